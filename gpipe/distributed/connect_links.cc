@@ -1,5 +1,8 @@
 #include "gpipe/distributed/connect_links.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -30,27 +33,31 @@ Edge read_edge(ByteReader& bytes) {
   return edge;
 }
 
-void check_devices(const LinkKind& kind, const std::vector<std::string>& identities) {
-  std::map<std::string, size_t> first;
-  for (size_t rank = 0; rank < identities.size(); ++rank) {
-    const auto [other, is_new] = first.emplace(identities[rank], rank);
-    if (is_new) continue;
-    internal::found_by_all(
-        "ranks " + std::to_string(other->second) + " and " + std::to_string(rank) +
-        " are on the same device, and GPIPE_DEVICE_LINKS=" + kind.name() +
-        " joins no two processes on one: give each process a device of its own, "
-        "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on its machine)}), "
-        "or unset GPIPE_DEVICE_LINKS");
+void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
+                   const std::vector<std::string>& identities) {
+  std::map<std::string, int64_t> first;
+  for (size_t k = 0; k < ranks.size(); ++k) {
+    const auto [other, is_new] = first.emplace(identities.at(k), ranks[k]);
+    TORCH_CHECK_VALUE(is_new, "ranks ", other->second, " and ", ranks[k],
+                      " are on the same device, and GPIPE_DEVICE_LINKS=", kind.name(),
+                      " joins no two processes on one: give each process a device of its own, "
+                      "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on "
+                      "its machine)}), or unset GPIPE_DEVICE_LINKS");
   }
 }
 
 }  // namespace
 
 DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
+  std::vector<int64_t> ranks = plan.rank_of_worker();
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string name = "links/" + std::to_string(times_[ranks]++);
+  for (const int64_t rank : ranks) name += "/" + std::to_string(rank);
   const std::vector<std::string> identities =
-      others_.exchange("the devices of all processes", kind_.identity(device));
-  check_devices(kind_, identities);
-  std::unique_ptr<DeviceLinks>& pool = pools_[identities];
+      others_.exchange(name + "/devices", kind_.identity(device), ranks);
+  check_devices(kind_, ranks, identities);
+  std::unique_ptr<DeviceLinks>& pool = pools_[{ranks, identities}];
   if (pool == nullptr) {
     pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
       try {
@@ -66,7 +73,7 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
     write_edge(own, edge);
     own.text(kind_.new_id());
   }
-  for (const std::string& value : others_.exchange("the links of all processes", own.bytes())) {
+  for (const std::string& value : others_.exchange(name + "/ids", own.bytes(), ranks)) {
     ByteReader reader(value);
     while (reader.left() > 0) {
       const Edge edge = read_edge(reader);

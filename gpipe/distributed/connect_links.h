@@ -14,7 +14,6 @@
 
 #include "gpipe/distributed/device_links.h"
 #include "gpipe/distributed/message_plan.h"
-#include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::distributed {
 
@@ -23,10 +22,13 @@ namespace gpipe::distributed {
 // Thread-safety: one thread at a time.
 class LinkPools {
  public:
-  // What it needs of the other processes; as those of Processes and Control.
+  // What it needs of the other processes.
   struct Others {
     int64_t rank = 0;
-    std::function<std::vector<std::string>(const std::string& name, const std::string& value)>
+    // Each of `ranks` gives a value, and gets those of all of them, in their order. Not of all
+    // processes: a replica without rows has no run.
+    std::function<std::vector<std::string>(const std::string& name, const std::string& value,
+                                           const std::vector<int64_t>& ranks)>
         exchange;
     // Throws if another process has failed.
     std::function<void()> check;
@@ -37,20 +39,22 @@ class LinkPools {
   // `kind` and what `others` refers to outlive it.
   LinkPools(const LinkKind& kind, Others others) : kind_(kind), others_(std::move(others)) {}
 
-  // All processes call this for the same programs, in a call of all: `plan` has the edges of the
-  // replica that this process is in, and `device` is that of its stages. Returns when the links of
-  // all edges that begin or end here are connected. The result belongs to this object.
+  // All processes that have a worker call this for the same programs. `device` is that of this
+  // process. Returns when the links of all edges that begin or end here are connected. The result
+  // belongs to this object.
   //
-  // Throws FoundByAll if two processes are on one device; what others.fail() throws if a link
-  // cannot be connected.
+  // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
+  // a link cannot be connected.
   DeviceLinks& connect(const MessagePlan& plan, c10::Device device);
 
  private:
   const LinkKind& kind_;
   const Others others_;
-  // By the devices of all processes: at both ends of an edge the pool has been asked for the same
+  // By processes and their devices: at both ends of an edge the pool has been asked for the same
   // edges before, so both know whether there is a link.
-  std::map<std::vector<std::string>, std::unique_ptr<DeviceLinks>> pools_;
+  using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
+  std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
+  std::map<std::vector<int64_t>, int64_t> times_;  // that they were asked for
 };
 
 }  // namespace gpipe::distributed

@@ -233,15 +233,17 @@ class ConnectedProcesses::ConnectedRun final : public Run {
   RemoteTransport transport_;
 };
 
-// Collective, as a part of the first run of a program.
+// A call of all processes of the replica, as a part of the first run of a program.
 DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
   if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
   if (links_ == nullptr) {
     links_ = std::make_unique<LinkPools>(
         *kind_,
         LinkPools::Others{rank(),
-                          [this](const std::string& name, const std::string& value) {
-                            return exchange_long(*this, name, value);
+                          [this](const std::string& name, const std::string& value,
+                                 const std::vector<int64_t>& ranks) {
+                            return session_->exchange_among(
+                                ranks, std::to_string(control().epoch()) + "/" + name, value);
                           },
                           [this] { control().check(); },
                           [this](const std::string& why) { control().throw_failure(why); }});
