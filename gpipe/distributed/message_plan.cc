@@ -55,7 +55,6 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
         }
         std::vector<int32_t>& slots = in_order_[static_cast<size_t>(known->second)];
         sent.edge = known->second;
-        sent.place = static_cast<int32_t>(slots.size());
         slots.push_back(send.slot);
       }
     }

@@ -27,9 +27,7 @@ struct Message {
   int64_t capacity = 0;
   // What there was to send in this run.
   int64_t wanted = 0;
-  // Its edge, by number, and which of that edge's messages it is.
-  int32_t edge = -1;
-  int32_t place = -1;
+  int32_t edge = -1;  // by number
 };
 
 // A worker that sends, and one of another process that receives.
