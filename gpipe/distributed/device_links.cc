@@ -29,6 +29,39 @@ std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
   return result;
 }
 
+// The streams of all links of this process.
+struct StreamsOfLinks {
+  std::mutex mutex;
+  std::vector<c10::Stream> taken;
+};
+StreamsOfLinks& streams_of_links() {
+  static auto* const streams = new StreamsOfLinks;  // never destroyed, as links may not be
+  return *streams;
+}
+
+// One that nothing else is put on: a message that waits for the other end would hold it up, and it
+// may be what the other end waits for.
+c10::Stream take_stream(c10::Device device) {
+  StreamsOfLinks& streams = streams_of_links();
+  const std::lock_guard<std::mutex> lock(streams.mutex);
+  // None that carries copies, or recordings, as long as there is another.
+  const c10::Stream stream = internal::take_stream_for_recordings(device);
+  if (std::find(streams.taken.begin(), streams.taken.end(), stream) != streams.taken.end()) {
+    internal::give_back_stream_for_recordings(stream);
+    throw std::runtime_error("a device has not enough streams for " +
+                             std::to_string(streams.taken.size() + 1) + " links");
+  }
+  streams.taken.push_back(stream);
+  return stream;
+}
+
+void give_back_stream(const c10::Stream& stream) {
+  StreamsOfLinks& streams = streams_of_links();
+  const std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.taken.erase(std::find(streams.taken.begin(), streams.taken.end(), stream));
+  internal::give_back_stream_for_recordings(stream);
+}
+
 std::string to_text(const Edge& edge) {
   return "the link from rank " + std::to_string(edge.from) + " to rank " + std::to_string(edge.to);
 }
@@ -49,8 +82,13 @@ DeviceLinks::~DeviceLinks() {
   watcher_.join();
   for (auto& [key, line] : lines_) {
     line.link.reset();
-    internal::give_back_stream_for_recordings(line.stream);
+    give_back_stream(line.stream);
   }
+}
+
+size_t DeviceLinks::size() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lines_.size();
 }
 
 bool DeviceLinks::has(const Edge& edge, DeviceLink::End end) const {
@@ -59,7 +97,7 @@ bool DeviceLinks::has(const Edge& edge, DeviceLink::End end) const {
 }
 
 void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string& id) {
-  const c10::Stream stream = another_stream();
+  const c10::Stream stream = take_stream(device_);
   try {
     auto link = kind_.connect(id, end, device_);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -70,7 +108,7 @@ void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string
     lines_.emplace(std::piecewise_construct, std::forward_as_tuple(edge, end),
                    std::forward_as_tuple(std::move(link), stream));
   } catch (const std::exception& error) {
-    internal::give_back_stream_for_recordings(stream);
+    give_back_stream(stream);
     throw std::runtime_error(to_text(edge) + ": " + error.what());
   }
 }
@@ -135,19 +173,6 @@ void DeviceLinks::put(const Line& line, DeviceLink::End end,
     // Who aborted knows why.
     if (!is_aborted()) throw;
   }
-}
-
-// None that anything else is put on: a message that waits for the other end would hold it up, and
-// it may be what the other end waits for.
-c10::Stream DeviceLinks::another_stream() {
-  const c10::Stream stream = internal::take_stream_for_recordings(device_);
-  const bool is_taken = std::any_of(lines_.begin(), lines_.end(), [&](const auto& known) {
-    return known.second.stream == stream;
-  });
-  if (!is_taken) return stream;
-  internal::give_back_stream_for_recordings(stream);
-  throw std::runtime_error("there are not enough streams for " + std::to_string(lines_.size() + 1) +
-                           " links of a process");
 }
 
 bool DeviceLinks::is_aborted() const {

@@ -8,6 +8,7 @@
 #include <c10/core/Stream.h>
 
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,6 +51,7 @@ class DeviceLinks {
   const LinkKind& kind() const { return kind_; }
   c10::Device device() const { return device_; }
 
+  size_t size() const;
   bool has(const Edge& edge, DeviceLink::End end) const;
   // Begins to connect. Throws std::runtime_error.
   void begin(const Edge& edge, DeviceLink::End end, const std::string& id);
@@ -80,7 +82,6 @@ class DeviceLinks {
 
   const Line& line(const Edge& edge, DeviceLink::End end) const;
   void put(const Line& line, DeviceLink::End end, const std::vector<at::Tensor>& messages);
-  c10::Stream another_stream();
   bool is_aborted() const;
   void watch();
   void check_links();

@@ -1,6 +1,5 @@
 #include "gpipe/distributed/loopback_processes.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <numeric>
@@ -10,9 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/device_links.h"
 #include "gpipe/distributed/memory_group.h"
-#include "gpipe/distributed/message_plan.h"
 #include "gpipe/distributed/remote_transport.h"
 
 namespace gpipe::distributed {
@@ -35,43 +32,27 @@ struct Plans final : Processes::Messages {
     for (size_t rank = 0; rank < ranks.size(); ++rank) plans.emplace_back(program, ranks);
   }
 
-  // Connects each worker with those that it exchanges packets with.
-  void connect(const LinkKind& kind, c10::Device device) {
-    if (!links.empty()) return;
-    for (size_t worker = 0; worker < plans.size(); ++worker) {
-      links.push_back(std::make_unique<DeviceLinks>(kind, device, [](const std::string&) {}));
-    }
-    for (const Edge& edge : plans.front().edges()) {
-      const std::string id = kind.new_id();
-      links.at(static_cast<size_t>(edge.from))->begin(edge, DeviceLink::End::kSends, id);
-      links.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
-    }
-    const auto connected = [](const auto& of_one) { return of_one->are_connected(); };
-    while (!std::all_of(links.begin(), links.end(), connected)) std::this_thread::yield();
-  }
-
-  std::vector<MessagePlan> plans;                   // [worker]
-  std::vector<std::unique_ptr<DeviceLinks>> links;  // [worker]; none: by way of the host
+  std::vector<MessagePlan> plans;  // [worker]
 };
 
 }  // namespace
 
 class LoopbackProcesses::LoopbackRun final : public Run {
  public:
-  LoopbackRun(LoopbackProcesses& processes, const Program& program, Plans& plans)
-      : processes_(processes), plans_(plans) {
+  LoopbackRun(LoopbackProcesses& processes, const Program& program, Plans& plans, bool by_links)
+      : processes_(processes), plans_(plans), by_links_(by_links) {
     for (size_t worker = 0; worker < plans.plans.size(); ++worker) {
       const auto rank = static_cast<int64_t>(worker);
       groups_.push_back(network_.group(rank));
       RemoteTransportOptions options;
-      if (!plans.links.empty()) options.links = plans.links[worker].get();
+      if (by_links_) options.links = processes.links_.at(worker).get();
       transports_.push_back(std::make_unique<RemoteTransport>(
           program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr, options));
     }
   }
   ~LoopbackRun() override {
     transports_.clear();
-    if (!is_finished_) plans_.links.clear();  // they are aborted
+    if (!is_finished_) processes_.links_.clear();  // they are aborted
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -96,16 +77,47 @@ class LoopbackProcesses::LoopbackRun final : public Run {
     processes_.moved_ += network_.moved();
     is_finished_ = true;
   }
-  bool is_on_device() const override { return !plans_.links.empty(); }
+  bool is_on_device() const override { return by_links_; }
 
  private:
   LoopbackProcesses& processes_;
   Plans& plans_;
+  const bool by_links_;
   bool is_finished_ = false;
   MemoryNetwork network_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<RemoteTransport>> transports_;
 };
+
+LoopbackProcesses::LoopbackProcesses(const LinkKind* kind) : kind_(kind) {}
+LoopbackProcesses::~LoopbackProcesses() = default;
+
+bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
+  // All links have a stream at either end, here all of one device.
+  constexpr size_t kMostLinks = 12;
+  size_t ends = 0;
+  for (const auto& of_one : links_) ends += of_one->size();
+  std::vector<Edge> missing;
+  for (const Edge& edge : plan.edges()) {
+    const auto from = static_cast<size_t>(edge.from);
+    if (from >= links_.size() || !links_[from]->has(edge, DeviceLink::End::kSends)) {
+      missing.push_back(edge);
+    }
+  }
+  if (ends / 2 + missing.size() > kMostLinks) return false;
+  while (links_.size() < plan.rank_of_worker().size()) {
+    links_.push_back(std::make_unique<DeviceLinks>(*kind_, device, [](const std::string&) {}));
+  }
+  for (const Edge& edge : missing) {
+    const std::string id = kind_->new_id();
+    links_.at(static_cast<size_t>(edge.from))->begin(edge, DeviceLink::End::kSends, id);
+    links_.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
+  }
+  for (const auto& of_one : links_) {
+    while (!of_one->are_connected()) std::this_thread::yield();
+  }
+  return true;
+}
 
 std::unique_ptr<Processes::Call> LoopbackProcesses::begin_call() {
   return std::make_unique<NothingToDo>();
@@ -131,8 +143,9 @@ std::unique_ptr<Processes::Run> LoopbackProcesses::begin_run(
     c10::Device device) {
   if (messages == nullptr) messages = std::make_shared<Plans>(program);
   auto& plans = static_cast<Plans&>(*messages);
-  if (kind_ != nullptr && kind_->device_type() == device.type()) plans.connect(*kind_, device);
-  return std::make_unique<LoopbackRun>(*this, program, plans);
+  const bool by_links = kind_ != nullptr && kind_->device_type() == device.type() &&
+                        connect_links(plans.plans.front(), device);
+  return std::make_unique<LoopbackRun>(*this, program, plans, by_links);
 }
 
 }  // namespace gpipe::distributed

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "gpipe/distributed/device_link.h"
+#include "gpipe/distributed/device_links.h"
+#include "gpipe/distributed/message_plan.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::distributed {
@@ -16,13 +18,15 @@ namespace gpipe::distributed {
 // The only one of its kind, and each of its workers is a rank of its own: packets between them
 // become bytes, and move over a MemoryNetwork, when their receiver has asked for them.
 //
-// Between stages on a device tensors go by links of `kind`, if there is one.
+// Between stages on a device tensors go by links of `kind`, if there is one, and as long as there
+// are enough streams for them. All pipelines are on one device.
 //
 // Example:
 //   const World world(std::make_shared<LoopbackProcesses>(), /*rank=*/0, /*size=*/1);
 class LoopbackProcesses final : public internal::Processes {
  public:
-  explicit LoopbackProcesses(const LinkKind* kind = nullptr) : kind_(kind) {}
+  explicit LoopbackProcesses(const LinkKind* kind = nullptr);
+  ~LoopbackProcesses() override;
 
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
@@ -45,7 +49,10 @@ class LoopbackProcesses final : public internal::Processes {
  private:
   class LoopbackRun;
 
+  bool connect_links(const MessagePlan& plan, c10::Device device);
+
   const LinkKind* const kind_;
+  std::vector<std::unique_ptr<DeviceLinks>> links_;  // [worker]
   int64_t number_ = 0;
   int64_t moved_ = 0;
 };
