@@ -21,15 +21,14 @@ constexpr std::chrono::minutes kLimit{2};
 
 void write_edge(ByteWriter& bytes, const Edge& edge) {
   for (const int64_t number : {edge.from, edge.to}) bytes.number(number);
-  for (const int32_t number : {edge.from_worker, edge.to_worker}) bytes.number(number);
+  bytes.number(edge.lane);
 }
 
 Edge read_edge(ByteReader& bytes) {
   Edge edge;
   edge.from = bytes.number<int64_t>();
   edge.to = bytes.number<int64_t>();
-  edge.from_worker = bytes.number<int32_t>();
-  edge.to_worker = bytes.number<int32_t>();
+  edge.lane = bytes.number<int32_t>();
   return edge;
 }
 

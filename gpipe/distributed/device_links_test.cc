@@ -38,7 +38,7 @@ using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using testing::on_host;
 
-constexpr Edge kEdge{0, 1, 0, 1};
+constexpr Edge kEdge{0, 1};
 
 void until(const std::function<bool()>& is_so) {
   while (!is_so()) std::this_thread::sleep_for(milliseconds(1));
@@ -136,9 +136,9 @@ TEST_F(DeviceLinksTest, TellsOnceThatALinkBroke) {
 }
 
 TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
-  EXPECT_FALSE(sender_->has({1, 0, 1, 0}, DeviceLink::End::kReceives));
+  EXPECT_FALSE(sender_->has(Edge{1, 0}, DeviceLink::End::kReceives));
   EXPECT_TRUE(sender_->has(kEdge, DeviceLink::End::kSends));
-  EXPECT_THROW(sender_->send({1, 0, 1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
+  EXPECT_THROW(sender_->send(Edge{1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
 }
 
 // Two workers. The first sends a small packet and then another, the second asks for the later one

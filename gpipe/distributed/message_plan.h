@@ -34,12 +34,13 @@ struct Message {
 struct Edge {
   int64_t from = -1;  // ranks
   int64_t to = -1;
+  // Which of those between these ranks: another program's may have other workers.
+  int32_t lane = 0;
   int32_t from_worker = -1;
   int32_t to_worker = -1;
 
   friend bool operator<(const Edge& a, const Edge& b) {
-    return std::tie(a.from, a.to, a.from_worker, a.to_worker) <
-           std::tie(b.from, b.to, b.from_worker, b.to_worker);
+    return std::tie(a.from, a.to, a.lane) < std::tie(b.from, b.to, b.lane);
   }
 };
 

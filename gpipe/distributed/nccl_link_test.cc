@@ -49,7 +49,7 @@ TEST(NcclLinks, WithoutAGpuSayWhy) {
 TEST(NcclLinks, MoveBytesBetweenTwoGpus) {
   if (!testing::for_gpus()) return;
   if (gpu_count() < 2) GTEST_SKIP() << "this machine has fewer than two GPUs";
-  constexpr Edge kEdge{0, 1, 0, 1};
+  constexpr Edge kEdge{0, 1};
   DeviceLinks sender(nccl_links(), device(0), [](const std::string& why) { FAIL() << why; });
   DeviceLinks receiver(nccl_links(), device(1), [](const std::string& why) { FAIL() << why; });
   const std::string id = nccl_links().new_id();
