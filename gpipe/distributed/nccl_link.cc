@@ -12,7 +12,9 @@
 #if GPIPE_HAS_NCCL
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -107,7 +109,7 @@ class NcclLink final : public DeviceLink {
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that each call returns, and a link can be aborted in each
-    const c10::cuda::CUDAGuard guard(device_);
+    const c10::DeviceGuard guard(device_);
     check_result(nccl_.init_rank_config(&comm_, 2, unique, rank_, &config));
   }
 
@@ -158,7 +160,7 @@ class NcclLink final : public DeviceLink {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (comm_ == nullptr) return;
     try {
-      const c10::cuda::CUDAGuard guard(device_);
+      const c10::DeviceGuard guard(device_);
       nccl_.abort(std::exchange(comm_, nullptr));
     } catch (...) {  // the device is broken: no kernel of the link runs
     }
@@ -167,24 +169,25 @@ class NcclLink final : public DeviceLink {
  private:
   struct First {
     at::Tensor byte;
-    c10::cuda::CUDAStream stream;
+    c10::Stream stream;
   };
 
   // Waits for nothing.
   First first_message() {
-    const c10::cuda::CUDAGuard guard(device_);
-    First first{at::Tensor(), c10::cuda::getStreamFromPool(false, device_.index())};
-    const c10::cuda::CUDAStreamGuard on(first.stream);
+    const c10::DeviceGuard guard(device_);
+    const c10::impl::VirtualGuardImpl impl(device_.type());
+    First first{at::Tensor(), impl.getStreamFromGlobalPool(device_)};
+    const c10::StreamGuard on(first.stream);
     first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
-    put({first.byte}, first.stream.stream());
+    put({first.byte}, first.stream);
     return first;
   }
 
   void enqueue(const std::vector<at::Tensor>& messages, const c10::Stream& stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
     check_not_aborted();
-    const c10::cuda::CUDAGuard guard(device_);
-    put(messages, c10::cuda::CUDAStream(stream).stream());
+    const c10::DeviceGuard guard(device_);
+    put(messages, stream);
     // A call that is in progress is not on the stream yet. There is nothing left to connect, so
     // none should be.
     ncclResult_t state = async_state();
@@ -195,7 +198,8 @@ class NcclLink final : public DeviceLink {
   }
 
   // The rest is called with mutex_ held.
-  void put(const std::vector<at::Tensor>& messages, cudaStream_t stream) {
+  void put(const std::vector<at::Tensor>& messages, const c10::Stream& on) {
+    const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
     check_result(nccl_.group_start());
     ncclResult_t result = ncclSuccess;
     for (const at::Tensor& message : messages) {
