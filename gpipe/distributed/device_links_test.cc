@@ -55,7 +55,10 @@ class DeviceLinksTest : public ::testing::Test {
     const std::string id = socket_links().new_id();
     sender_->begin(kEdge, DeviceLink::End::kSends, id);
     receiver_->begin(kEdge, DeviceLink::End::kReceives, id);
-    until([&] { return sender_->are_connected() && receiver_->are_connected(); });
+    until([&] {
+      const bool one = sender_->are_connected();  // each has to be asked, again and again
+      return receiver_->are_connected() && one;
+    });
   }
 
   at::Tensor receive(int64_t count) {

@@ -113,8 +113,9 @@ bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device devic
     links_.at(static_cast<size_t>(edge.from))->begin(edge, DeviceLink::End::kSends, id);
     links_.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
   }
-  for (const auto& of_one : links_) {
-    while (!of_one->are_connected()) std::this_thread::yield();
+  for (bool all = false; !all; std::this_thread::yield()) {
+    all = true;  // each has to be asked, again and again
+    for (const auto& of_one : links_) all = of_one->are_connected() && all;
   }
   return true;
 }
