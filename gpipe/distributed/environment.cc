@@ -396,6 +396,9 @@ std::string to_text(const Environment& environment) {
                      ", interface " +
                      (environment.interface.empty() ? "the one that reaches it"
                                                     : value("interface", environment.interface));
+  if (environment.sources.count("device_links") != 0) {
+    text += ", between devices " + value("device_links", environment.device_links);
+  }
   if (environment.restarts != 0) {
     text += ", restart " + value("restarts", std::to_string(environment.restarts));
   }
@@ -432,6 +435,10 @@ Environment read_environment(const Variable& variable) {
     check_other_names(variable, environment);
   }
   read_interface(variable, environment);
+  if (const auto links = variable("GPIPE_DEVICE_LINKS"); links && !links->empty()) {
+    environment.device_links = *links;
+    environment.sources["device_links"] = "GPIPE_DEVICE_LINKS";
+  }
   return environment;
 }
 

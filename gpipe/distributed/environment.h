@@ -53,6 +53,8 @@ struct Environment {
   // 127.0.0.1 if all are on this machine; otherwise empty if not chosen: the one that reaches
   // master_address.
   std::string interface;
+  // The way between the devices of processes: GPIPE_DEVICE_LINKS, "host" if it is not set.
+  std::string device_links = "host";
   // Where each of these values is from: "rank" -> "RANK". For to_text().
   std::map<std::string, std::string> sources;
 

@@ -1,12 +1,15 @@
 #include "gpipe/distributed/loopback_processes.h"
 
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gpipe/distributed/memory_group.h"
-#include "gpipe/distributed/message_plan.h"
 #include "gpipe/distributed/remote_transport.h"
 
 namespace gpipe::distributed {
@@ -36,14 +39,20 @@ struct Plans final : Processes::Messages {
 
 class LoopbackProcesses::LoopbackRun final : public Run {
  public:
-  LoopbackRun(LoopbackProcesses& processes, const Program& program, Plans& plans)
-      : processes_(processes), plans_(plans) {
+  LoopbackRun(LoopbackProcesses& processes, const Program& program, Plans& plans, bool by_links)
+      : processes_(processes), plans_(plans), by_links_(by_links) {
     for (size_t worker = 0; worker < plans.plans.size(); ++worker) {
       const auto rank = static_cast<int64_t>(worker);
       groups_.push_back(network_.group(rank));
+      RemoteTransportOptions options;
+      if (by_links_) options.links = processes.links_.at(worker).get();
       transports_.push_back(std::make_unique<RemoteTransport>(
-          program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr));
+          program, plans.plans[worker], *groups_.back(), rank, /*control=*/nullptr, options));
     }
+  }
+  ~LoopbackRun() override {
+    transports_.clear();
+    if (!is_finished_) processes_.links_.clear();  // they are aborted
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -66,15 +75,50 @@ class LoopbackProcesses::LoopbackRun final : public Run {
   void finish() override {
     for (const auto& transport : transports_) transport->finish();
     processes_.moved_ += network_.moved();
+    is_finished_ = true;
   }
+  bool is_on_device() const override { return by_links_; }
 
  private:
   LoopbackProcesses& processes_;
   Plans& plans_;
+  const bool by_links_;
+  bool is_finished_ = false;
   MemoryNetwork network_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<RemoteTransport>> transports_;
 };
+
+LoopbackProcesses::LoopbackProcesses(const LinkKind* kind) : kind_(kind) {}
+LoopbackProcesses::~LoopbackProcesses() = default;
+
+bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
+  // All links have a stream at either end, here all of one device.
+  constexpr size_t kMostLinks = 12;
+  size_t ends = 0;
+  for (const auto& of_one : links_) ends += of_one->size();
+  std::vector<Edge> missing;
+  for (const Edge& edge : plan.edges()) {
+    const auto from = static_cast<size_t>(edge.from);
+    if (from >= links_.size() || !links_[from]->has(edge, DeviceLink::End::kSends)) {
+      missing.push_back(edge);
+    }
+  }
+  if (ends / 2 + missing.size() > kMostLinks) return false;
+  while (links_.size() < plan.rank_of_worker().size()) {
+    links_.push_back(std::make_unique<DeviceLinks>(*kind_, device, [](const std::string&) {}));
+  }
+  for (const Edge& edge : missing) {
+    const std::string id = kind_->new_id();
+    links_.at(static_cast<size_t>(edge.from))->begin(edge, DeviceLink::End::kSends, id);
+    links_.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
+  }
+  for (bool all = false; !all; std::this_thread::yield()) {
+    all = true;  // each has to be asked, again and again
+    for (const auto& of_one : links_) all = of_one->are_connected() && all;
+  }
+  return true;
+}
 
 std::unique_ptr<Processes::Call> LoopbackProcesses::begin_call() {
   return std::make_unique<NothingToDo>();
@@ -96,9 +140,13 @@ void LoopbackProcesses::move(const std::vector<Parcel>& sends,
 
 std::unique_ptr<Processes::Run> LoopbackProcesses::begin_run(
     const Program& program, const std::vector<int64_t>& /*process_of_worker*/,
-    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> /*current_layer*/) {
+    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> /*current_layer*/,
+    c10::Device device) {
   if (messages == nullptr) messages = std::make_shared<Plans>(program);
-  return std::make_unique<LoopbackRun>(*this, program, static_cast<Plans&>(*messages));
+  auto& plans = static_cast<Plans&>(*messages);
+  const bool by_links = kind_ != nullptr && kind_->device_type() == device.type() &&
+                        connect_links(plans.plans.front(), device);
+  return std::make_unique<LoopbackRun>(*this, program, plans, by_links);
 }
 
 }  // namespace gpipe::distributed

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/distributed/device_link.h"
+#include "gpipe/distributed/device_links.h"
+#include "gpipe/distributed/message_plan.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::distributed {
@@ -15,10 +18,16 @@ namespace gpipe::distributed {
 // The only one of its kind, and each of its workers is a rank of its own: packets between them
 // become bytes, and move over a MemoryNetwork, when their receiver has asked for them.
 //
+// Between stages on a device tensors go by links of `kind`, if there is one, and as long as there
+// are enough streams for them. All pipelines are on one device.
+//
 // Example:
 //   const World world(std::make_shared<LoopbackProcesses>(), /*rank=*/0, /*size=*/1);
 class LoopbackProcesses final : public internal::Processes {
  public:
+  explicit LoopbackProcesses(const LinkKind* kind = nullptr);
+  ~LoopbackProcesses() override;
+
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
   int64_t next_number() override { return number_++; }
@@ -31,7 +40,8 @@ class LoopbackProcesses final : public internal::Processes {
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
                                  std::shared_ptr<Messages>& messages,
-                                 std::function<std::string(int64_t stage)> current_layer) override;
+                                 std::function<std::string(int64_t stage)> current_layer,
+                                 c10::Device device) override;
 
   // Messages between workers.
   int64_t moved() const { return moved_; }
@@ -39,6 +49,10 @@ class LoopbackProcesses final : public internal::Processes {
  private:
   class LoopbackRun;
 
+  bool connect_links(const MessagePlan& plan, c10::Device device);
+
+  const LinkKind* const kind_;
+  std::vector<std::unique_ptr<DeviceLinks>> links_;  // [worker]
   int64_t number_ = 0;
   int64_t moved_ = 0;
 };

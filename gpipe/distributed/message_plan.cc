@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -31,6 +32,8 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
     throw std::invalid_argument(std::to_string(first) +
                                 " messages in a run are more than there are tags for");
   }
+  std::map<std::pair<int32_t, int32_t>, int32_t> edge_numbers;  // by workers
+  std::map<std::pair<int64_t, int64_t>, int32_t> lanes;         // used between two ranks
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     for (const Step& step : program.workers[worker]) {
       const bool is_forward = step.action.kind == ActionKind::kForward;
@@ -44,6 +47,16 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
         sent.tag = static_cast<int32_t>(4 * number + (is_forward ? 0 : 1));
         sent.second_tag = sent.tag + 2;
         sent.capacity = kFirstCapacity;
+        const auto [known, is_new] = edge_numbers.try_emplace(
+            {static_cast<int32_t>(worker), send.worker}, static_cast<int32_t>(edges_.size()));
+        if (is_new) {
+          edges_.push_back(
+              {sent.from, to, lanes[{sent.from, to}]++, static_cast<int32_t>(worker), send.worker});
+          in_order_.emplace_back();
+        }
+        std::vector<int32_t>& slots = in_order_[static_cast<size_t>(known->second)];
+        sent.edge = known->second;
+        slots.push_back(send.slot);
       }
     }
   }

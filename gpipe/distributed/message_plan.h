@@ -6,6 +6,7 @@
 #define GPIPE_DISTRIBUTED_MESSAGE_PLAN_H_
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "gpipe/schedule/program.h"
@@ -26,6 +27,21 @@ struct Message {
   int64_t capacity = 0;
   // What there was to send in this run.
   int64_t wanted = 0;
+  int32_t edge = -1;  // by number
+};
+
+// A worker that sends, and one of another process that receives.
+struct Edge {
+  int64_t from = -1;  // ranks
+  int64_t to = -1;
+  // Which of those between these ranks: another program's may have other workers.
+  int32_t lane = 0;
+  int32_t from_worker = -1;
+  int32_t to_worker = -1;
+
+  friend bool operator<(const Edge& a, const Edge& b) {
+    return std::tie(a.from, a.to, a.lane) < std::tie(b.from, b.to, b.lane);
+  }
 };
 
 // Kept from run to run of a program, by one thread at a time; the messages of different slots may
@@ -48,6 +64,15 @@ class MessagePlan {
     return awaited_[static_cast<size_t>(worker)];
   }
 
+  // The edges of all processes. On one that has no tags messages must be received in the order in
+  // which they are sent, whatever the receiver asks for first.
+  const std::vector<Edge>& edges() const { return edges_; }
+  const Edge& edge(int32_t number) const { return edges_[static_cast<size_t>(number)]; }
+  // Of an edge's messages, the slots that they fill, in the order in which they are sent.
+  const std::vector<int32_t>& in_order(int32_t edge) const {
+    return in_order_[static_cast<size_t>(edge)];
+  }
+
   // All messages of a run have arrived: in the next run there is as much room as they wanted.
   void learn();
 
@@ -55,6 +80,8 @@ class MessagePlan {
   std::vector<int64_t> rank_of_worker_;
   std::vector<std::vector<Message>> messages_;
   std::vector<std::vector<int32_t>> awaited_;
+  std::vector<Edge> edges_;
+  std::vector<std::vector<int32_t>> in_order_;  // [edge]
 };
 
 }  // namespace gpipe::distributed

@@ -5,7 +5,9 @@
 
 #include <set>
 #include <stdexcept>
+#include <vector>
 
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::distributed {
@@ -13,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
 
 TEST(MessagePlan, IsOfWhatLeavesAProcess) {
   // Workers 0 and 1 in one process, 2 in another one; a skip from stage 0 to stage 2.
@@ -38,6 +41,28 @@ TEST(MessagePlan, IsOfWhatLeavesAProcess) {
     }
   }
   EXPECT_EQ(messages, 8);
+}
+
+// In V shape worker 1 sends to worker 0 activations and gradients, in its own order.
+TEST(MessagePlan, KnowsTheOrderInWhichAnEdgesMessagesAreSent) {
+  const Schedule schedule = schedule_by_name("zb-v", 4, 3);
+  const Program program = compile(schedule, Routes::create(4));
+  MessagePlan plan(program, {5, 7});
+  ASSERT_EQ(plan.edges().size(), 2);
+  for (int32_t number = 0; number < 2; ++number) {
+    const Edge& edge = plan.edge(number);
+    EXPECT_EQ(edge.from, edge.from_worker == 0 ? 5 : 7);
+    EXPECT_EQ(edge.to, edge.to_worker == 0 ? 5 : 7);
+    std::vector<int32_t> sent;
+    for (const Step& step : program.workers[static_cast<size_t>(edge.from_worker)]) {
+      for (const Step::Send& send : step.sends) {
+        if (send.worker == edge.to_worker) sent.push_back(send.slot);
+      }
+    }
+    EXPECT_EQ(plan.in_order(number), sent);
+    EXPECT_THAT(plan.awaited(edge.to_worker), UnorderedElementsAreArray(sent));
+    for (const int32_t slot : sent) EXPECT_EQ(plan.message(edge.to_worker, slot).edge, number);
+  }
 }
 
 TEST(MessagePlan, MakesRoomForWhatWasWanted) {

@@ -37,7 +37,11 @@ enum class Place : uint8_t {
   kInline,  // in the head
   kAlone,   // a message of its own
   kPacked,  // in the head, without the gaps between its elements
+  kPackedAlone,
 };
+
+bool is_packed(Place place) { return place == Place::kPacked || place == Place::kPackedAlone; }
+bool is_alone(Place place) { return place == Place::kAlone || place == Place::kPackedAlone; }
 
 enum ItemFlags : uint8_t {
   kNeedsGrad = 1,
@@ -76,9 +80,11 @@ bool can_travel(c10::ScalarType type) {
   }
 }
 
-void check_can_travel(const at::Tensor& tensor) {
+void check_can_travel(const at::Tensor& tensor, c10::Device device) {
   const char* what = nullptr;
-  if (!tensor.device().is_cpu()) what = "is not on the CPU";
+  if (tensor.device() != device) {
+    what = device.is_cpu() ? "is not on the CPU" : "is not on the device of its process";
+  }
   if (tensor.layout() != c10::kStrided) what = "is not strided";
   if (tensor.layout() == c10::kStrided && !tensor.has_storage()) what = "has no memory of its own";
   if (!can_travel(tensor.scalar_type())) what = "has elements of a type that cannot be sent";
@@ -90,6 +96,8 @@ void check_can_travel(const at::Tensor& tensor) {
 }
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+int64_t line_of(c10::Device device) { return static_cast<int64_t>(internal::line_bytes(device)); }
 
 // The first place at or behind `offset` whose place in a line is `shift`.
 int64_t next_place(int64_t offset, int64_t shift) {
@@ -108,10 +116,13 @@ struct Part {
   at::Tensor packed;
 
   int64_t bytes() const { return end - begin; }
-  int64_t travelling() const { return place == Place::kPacked ? packed.nbytes() : bytes(); }
+  int64_t travelling() const {
+    return is_packed(place) ? static_cast<int64_t>(packed.nbytes()) : bytes();
+  }
   const char* data() const { return static_cast<const char*>(storage->data()) + begin; }
   int64_t shift() const {
-    return bytes() == 0 ? 0 : static_cast<int64_t>(address_of(data()) % kLine);
+    const auto line = static_cast<uint64_t>(line_of(storage->device()));
+    return bytes() == 0 ? 0 : static_cast<int64_t>(address_of(data()) % line);
   }
 };
 
@@ -266,15 +277,22 @@ c10::Storage storage_over(const at::Tensor& owner, char* data, int64_t bytes) {
 
 at::Tensor tensor_over(c10::Storage storage, c10::ScalarType type, int64_t offset_bytes,
                        c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  const c10::DispatchKey key = c10::computeDispatchKey(type, c10::kStrided, storage.device());
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(type));
+      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
       sizes, strides, offset_bytes / static_cast<int64_t>(c10::elementSize(type)));
   return tensor;
 }
 
-at::Tensor bytes_of(int64_t count) { return at::empty({count}, c10::TensorOptions(c10::kByte)); }
+at::Tensor bytes_of(int64_t count, c10::Device device = c10::kCPU) {
+  return at::empty({count}, c10::TensorOptions(c10::kByte).device(device));
+}
+
+// A part of an accelerator's memory.
+at::Tensor bytes_within(const at::Tensor& tensor, int64_t begin, int64_t count) {
+  return tensor_over(tensor.storage(), c10::kByte, begin, {count}, {1});
+}
 
 // Not inlined: gcc takes LibTorch's branch for tensors without memory for one that is taken here.
 __attribute__((noinline)) char* data_of(const at::Tensor& bytes) {
@@ -291,7 +309,9 @@ struct ReadPart {
   uint32_t storage_number = 0;
   int64_t users = 0;
   at::Tensor owner;
+  at::Tensor packed;  // of kPackedAlone
   c10::Storage storage;
+  int64_t in_storage = 0;  // where it begins there
 };
 
 }  // namespace
@@ -302,7 +322,7 @@ bool OutgoingPacket::is_changed() const {
   });
 }
 
-OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
+OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device device) {
   std::vector<at::Tensor> tensors;  // each object once
   internal::Twins<uint32_t> known;  // their numbers
   std::vector<uint32_t> tensor_of_item;
@@ -316,7 +336,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
       tensor_of_item.push_back(*twin);
       continue;
     }
-    check_can_travel(item.tensor);
+    check_can_travel(item.tensor, device);
     tensor_of_item.push_back(static_cast<uint32_t>(tensors.size()));
     known.add(item.tensor, tensor_of_item.back());
     tensors.push_back(item.tensor);
@@ -332,6 +352,9 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
       part.packed = without_repetitions(first).contiguous();
     }
     if (part.place == Place::kInline && part.bytes() >= alone_from) part.place = Place::kAlone;
+    if (device.is_cpu()) continue;
+    if (part.place == Place::kPacked) part.place = Place::kPackedAlone;
+    if (part.place == Place::kInline && part.bytes() > 0) part.place = Place::kAlone;
   }
 
   ByteWriter head;
@@ -368,7 +391,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
   int64_t end = 16 + described;
   std::vector<int64_t> begins;
   for (const Part& part : parts) {
-    if (part.place == Place::kAlone) {
+    if (is_alone(part.place)) {
       begins.push_back(0);
       continue;
     }
@@ -386,9 +409,18 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Part& part = parts[p];
     const at::Tensor& first = tensors[part.tensors.front()];
-    if (part.place == Place::kAlone) {
-      auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
-      result.bodies.push_back(tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
+    if (is_alone(part.place)) {
+      if (part.place == Place::kPackedAlone) {
+        const auto begin =
+            part.packed.storage_offset() * static_cast<int64_t>(part.packed.element_size());
+        result.bodies.push_back(bytes_within(part.packed, begin, part.travelling()));
+      } else if (!device.is_cpu()) {
+        result.bodies.push_back(bytes_within(first, part.begin, part.bytes()));
+      } else {
+        auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
+        result.bodies.push_back(
+            tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
+      }
       for (const std::size_t tensor : part.tensors) {
         result.sources.push_back({tensors[tensor], internal::version_of(tensors[tensor])});
       }
@@ -405,7 +437,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from) {
   return result;
 }
 
-IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
+IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Device device) {
   const std::string_view all(static_cast<const char*>(head.const_data_ptr()),
                              static_cast<size_t>(head.numel()));
   ByteReader start(all);
@@ -433,20 +465,30 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
   int64_t total = 0;
   for (ReadPart& part : parts) {
     const auto place = reader.number<uint8_t>();
-    if (place > static_cast<uint8_t>(Place::kPacked)) damaged("no place " + std::to_string(place));
+    if (place > static_cast<uint8_t>(Place::kPackedAlone)) {
+      damaged("no place " + std::to_string(place));
+    }
     part.place = static_cast<Place>(place);
     part.bytes = reader.number<int64_t>();
     part.shift = reader.number<uint8_t>();
     part.travelling = reader.number<int64_t>();
     part.storage_number = reader.number<uint32_t>();
     if (part.storage_number >= parts.size()) damaged("no such storage");
-    if (part.bytes < 0 || part.travelling < 0 || part.shift >= kLine) damaged("a size below 0");
-    if (part.place != Place::kPacked && part.travelling != part.bytes) damaged("two sizes");
-    if (part.place != Place::kInline &&
-        (__builtin_add_overflow(total, part.bytes, &total) || total > limit)) {
+    if (part.bytes < 0 || part.travelling < 0 || part.shift >= line_of(device)) {
+      damaged("a size below 0");
+    }
+    if (!is_packed(part.place) && part.travelling != part.bytes) damaged("two sizes");
+    if (device.is_cpu() ? part.place == Place::kPackedAlone
+                        : !is_alone(part.place) && part.bytes + part.travelling > 0) {
+      damaged("memory of another type of devices");
+    }
+    if (part.place != Place::kInline && (__builtin_add_overflow(total, part.bytes, &total) ||
+                                         (part.place == Place::kPackedAlone &&
+                                          __builtin_add_overflow(total, part.travelling, &total)) ||
+                                         total > limit)) {
       damaged("it wants more than " + std::to_string(limit) + " bytes of memory");
     }
-    if (part.place == Place::kAlone) continue;
+    if (is_alone(part.place)) continue;
     part.begin = next_place(end, part.place == Place::kPacked ? 0 : part.shift);
     if (__builtin_add_overflow(part.begin, part.travelling, &end) ||
         end > static_cast<int64_t>(all.size())) {
@@ -467,12 +509,13 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
         tensor_end > part.bytes) {
       damaged("a tensor ends behind its memory");
     }
-    if (described_tensor.extent > 0 &&
-        (part.shift + described_tensor.offset) % std::min<int64_t>(described_tensor.element(), 8) !=
-            0) {
+    // The memory of an accelerator is that of the tensor, which counts it in elements.
+    const int64_t least = device.is_cpu() ? std::min<int64_t>(described_tensor.element(), 8)
+                                          : described_tensor.element();
+    if (described_tensor.extent > 0 && (part.shift + described_tensor.offset) % least != 0) {
       damaged("an element across two places");
     }
-    if (part.place == Place::kPacked &&
+    if (is_packed(part.place) &&
         (part.users > 1 || part.travelling != described_tensor.unique_bytes)) {
       damaged("a tensor with gaps of another size");
     }
@@ -494,17 +537,24 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
 
   // All is checked: from here on memory is taken.
   for (ReadPart& part : parts) {
-    char* data = nullptr;
-    if (part.place == Place::kInline) {
+    if (part.place == Place::kInline && device.is_cpu()) {
       part.owner = head;
-      data = data_of(head) + part.begin;
+      part.storage = storage_over(head, data_of(head) + part.begin, part.bytes);
     } else {
-      part.owner = bytes_of(part.bytes + part.shift);
-      data = data_of(part.owner) + part.shift;
+      part.owner = bytes_of(part.bytes + part.shift, device);
+      if (device.is_cpu()) {
+        part.storage = storage_over(part.owner, data_of(part.owner) + part.shift, part.bytes);
+      } else {
+        // The allocator's own, which is what it keeps for streams that use it.
+        part.storage = part.owner.storage();
+        part.in_storage = part.shift;
+      }
     }
-    part.storage = storage_over(part.owner, data, part.bytes);
     if (part.place == Place::kAlone) {
       bodies_.push_back(part.owner.narrow(0, part.shift, part.bytes));
+    } else if (part.place == Place::kPackedAlone) {
+      part.packed = bytes_of(part.travelling, device);
+      bodies_.push_back(part.packed);
     }
   }
   std::vector<at::Tensor> tensors;
@@ -512,16 +562,17 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
   std::vector<const c10::TensorImpl*> first_of_storage(parts.size());
   for (const Description& described_tensor : descriptions) {
     const ReadPart& part = parts[described_tensor.part];
-    at::Tensor tensor = tensor_over(part.storage, described_tensor.type, described_tensor.offset,
+    const int64_t offset = part.in_storage + described_tensor.offset;
+    at::Tensor tensor = tensor_over(part.storage, described_tensor.type, offset,
                                     described_tensor.sizes, described_tensor.strides);
-    if (part.place == Place::kPacked) {
-      // The elements lie behind each other in the head.
+    if (is_packed(part.place)) {
+      // The elements lie behind each other in what has travelled.
       c10::SmallVector<int64_t, 6> sizes = described_tensor.sizes;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         if (described_tensor.strides[i] == 0) sizes[i] = 1;
       }
-      const at::Tensor to = tensor_over(part.storage, described_tensor.type,
-                                        described_tensor.offset, sizes, described_tensor.strides);
+      const at::Tensor to =
+          tensor_over(part.storage, described_tensor.type, offset, sizes, described_tensor.strides);
       c10::SmallVector<int64_t, 6> dense(sizes.size());
       int64_t stride = 1;
       for (std::size_t i = sizes.size(); i-- > 0;) {
@@ -529,7 +580,9 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit) {
         stride *= sizes[i];
       }
       const at::Tensor from =
-          tensor_over(storage_over(head, data_of(head) + part.begin, part.travelling),
+          tensor_over(part.place == Place::kPacked
+                          ? storage_over(head, data_of(head) + part.begin, part.travelling)
+                          : part.packed.storage(),
                       described_tensor.type, 0, sizes, dense);
       filled_later_.emplace_back(to, from);
     }

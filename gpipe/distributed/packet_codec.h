@@ -4,11 +4,12 @@
 // line of memory (kernels add up in another order at another one), undefined and empty tensors,
 // tensors that are one object or share memory, and all marks. Bytes of tensors follow the header in
 // one message; those of large tensors travel as messages of their own, without a copy at either
-// end.
+// end. So do all of an accelerator's, whose memory a host neither reads nor writes.
 #ifndef GPIPE_DISTRIBUTED_PACKET_CODEC_H_
 #define GPIPE_DISTRIBUTED_PACKET_CODEC_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <optional>
@@ -19,10 +20,12 @@
 
 namespace gpipe::distributed {
 
-// All tensors of bytes here are contiguous, of one dimension, on the CPU.
+// All tensors of bytes here are contiguous and of one dimension; the bodies are where the packet's
+// tensors are, the rest is on the CPU.
 struct OutgoingPacket {
   at::Tensor head;
-  // The packet's own memory, which nobody may change until it has been sent.
+  // The packet's own memory, which nobody may change until it has been sent. On an accelerator what
+  // has been put on the current stream fills it.
   std::vector<at::Tensor> bodies;
   // The tensors behind the bodies, and how often each has been changed: to find out.
   struct Source {
@@ -38,8 +41,10 @@ struct OutgoingPacket {
 // Tensors from this size on travel alone: copying them costs more than another message.
 constexpr int64_t kAloneFrom = 2 << 20;
 
-// Throws c10::TypeError for tensors that are not on the CPU, not strided, quantized or named.
-OutgoingPacket encode(const internal::Packet& packet, int64_t alone_from = kAloneFrom);
+// Throws c10::TypeError for tensors that are not on `device`, not strided, quantized or named. On
+// an accelerator all tensors travel alone.
+OutgoingPacket encode(const internal::Packet& packet, int64_t alone_from = kAloneFrom,
+                      c10::Device device = c10::kCPU);
 
 // One packet that arrives.
 //
@@ -52,8 +57,9 @@ class IncomingPacket {
   // `head` holds the head; what follows it is ignored. Its memory becomes that of the tensors, so
   // it must begin at a line of memory, as LibTorch's own tensors do. Throws DamagedMessage
   // (bytes.h) if it is not what encode() makes, or if the packet would take more than `limit` bytes
-  // of memory: before it takes any.
-  IncomingPacket(const at::Tensor& head, int64_t limit);
+  // of memory: before it takes any. `device`: as encode()'s, by type; on an accelerator memory is
+  // taken, and with take() filled, for the current stream.
+  IncomingPacket(const at::Tensor& head, int64_t limit, c10::Device device = c10::kCPU);
 
   // The bytes of the head itself, OutgoingPacket::head.
   int64_t head_bytes() const { return head_bytes_; }

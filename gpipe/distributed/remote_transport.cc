@@ -1,6 +1,7 @@
 #include "gpipe/distributed/remote_transport.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/Event.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +21,8 @@
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/exception_text.h"
 #include "gpipe/distributed/packet_codec.h"
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"
 
@@ -45,7 +49,8 @@ class RemoteTransport::Impl {
         epoch_(control == nullptr ? 0 : control->epoch()),
         options_(options),
         mailboxes_(program.slots),
-        inboxes_(program.workers.size()) {
+        inboxes_(program.workers.size()),
+        next_places_(plan.edges().size()) {
     if (control_ != nullptr) watch_.emplace(*control_, [this] { cancel_here(); });
     for (size_t worker = 0; worker < program.workers.size(); ++worker) {
       if (plan_.rank_of_worker()[worker] == rank_) post(static_cast<int32_t>(worker));
@@ -61,12 +66,14 @@ class RemoteTransport::Impl {
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
+    // Before what stays here is gone.
+    const std::vector<const c10::StorageImpl*> staying = staying_memory(sends, packets);
     for (size_t k = 0; k < sends.size(); ++k) {
       Message& message = plan_.message(sends[k].worker, sends[k].slot);
       if (message.from < 0) {
         mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
       } else {
-        send_away(message, packets[k]);
+        send_away(message, packets[k], staying);
       }
     }
   }
@@ -83,7 +90,9 @@ class RemoteTransport::Impl {
         if (!mailboxes_.take(worker, slots[k], &packets[k])) return stopped();
       } else {
         if (inbox.posted.empty()) post(worker);
-        std::optional<Packet> packet = receive_from_elsewhere(message, inbox);
+        std::optional<Packet> packet = options_.links == nullptr
+                                           ? receive_from_elsewhere(worker, slots[k], inbox)
+                                           : receive_in_order(worker, slots[k], inbox);
         if (!packet) return stopped();
         packets[k] = std::move(*packet);
       }
@@ -92,10 +101,13 @@ class RemoteTransport::Impl {
   }
 
   void cancel() noexcept {
+    // What a link brings after its end means nothing, and a layer may well throw because of it.
+    const bool may_follow = options_.links != nullptr && is_cancelled_;
     is_cancelled_by_us_ = true;
     // Where it is called for an exception, that is the one being handled; it counts beside what has
     // been told already, as long as nothing is decided.
-    if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed())) {
+    if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed()) &&
+        !(may_follow && control_->failed())) {
       report();
     }
     cancel_here();
@@ -116,6 +128,9 @@ class RemoteTransport::Impl {
     }
     if (!symptom.empty()) fail(symptom);
     if (is_cancelled_) fail("the run was cancelled");
+    if (options_.links != nullptr) {
+      options_.links->let_follow(internal::current_stream(options_.links->device()));
+    }
     watch_.reset();
     plan_.learn();
     is_finished_ = true;
@@ -152,12 +167,15 @@ class RemoteTransport::Impl {
   };
 
   struct Posted {
+    int32_t slot = 0;
     at::Tensor room;
     std::unique_ptr<Pending> pending;
   };
   struct Inbox {  // used by its worker alone
     std::deque<Posted> posted;
-    size_t next = 0;  // of what the plan says is awaited, to be posted
+    size_t next = 0;                  // of what the plan says is awaited, to be posted
+    std::set<int32_t> posted_ahead;   // of their turn there
+    std::map<int32_t, Packet> early;  // come before they were asked for
     size_t steps = 0;
   };
   struct Sent {
@@ -195,27 +213,59 @@ class RemoteTransport::Impl {
     while (inbox.next < awaited.size() &&
            static_cast<int64_t>(inbox.posted.size()) < std::max<int64_t>(options_.window, 1)) {
       const int32_t next = awaited[inbox.next++];
-      const Message& message = plan_.message(worker, next);
-      Posted posted{bytes_of(message.capacity), nullptr};
-      try {
-        posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
-      } catch (const std::exception& error) {
-        // The connection is broken: of another rank's fault, which its own record names.
-        fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
-      }
-      inbox.posted.push_back(std::move(posted));
+      if (inbox.posted_ahead.count(next) == 0) inbox.posted.push_back(posted(worker, next));
     }
+  }
+
+  Posted posted(int32_t worker, int32_t slot) {
+    const Message& message = plan_.message(worker, slot);
+    Posted posted{slot, bytes_of(message.capacity), nullptr};
+    try {
+      posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+    } catch (const std::exception& error) {
+      // The connection is broken: of another rank's fault, which its own record names.
+      fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
+    }
+    return posted;
+  }
+
+  // The first of them, unless messages are received in another order than they are asked for.
+  Posted take_posted(int32_t worker, int32_t slot, Inbox& inbox) {
+    const auto found = std::find_if(inbox.posted.begin(), inbox.posted.end(),
+                                    [&](const Posted& posted) { return posted.slot == slot; });
+    if (found == inbox.posted.end()) {
+      inbox.posted_ahead.insert(slot);
+      return posted(worker, slot);
+    }
+    Posted result = std::move(*found);
+    inbox.posted.erase(found);
+    return result;
   }
 
   std::unique_ptr<Pending> pending(std::unique_ptr<Transfer> transfer) {
     return std::make_unique<Pending>(*this, std::move(transfer));
   }
 
+  // What its sender has sent before is received first: a link has no tags. Waits for nothing that
+  // the packet itself would not be waited for. None: it was cancelled.
+  std::optional<Packet> receive_in_order(int32_t worker, int32_t slot, Inbox& inbox) {
+    if (auto early = inbox.early.extract(slot)) return std::move(early.mapped());
+    const int32_t edge = plan_.message(worker, slot).edge;
+    size_t& place = next_places_[static_cast<size_t>(edge)];
+    while (true) {
+      const int32_t next = plan_.in_order(edge).at(place);
+      std::optional<Packet> packet = receive_from_elsewhere(worker, next, inbox);
+      if (!packet) return std::nullopt;
+      ++place;
+      if (next == slot) return packet;
+      inbox.early.emplace(next, std::move(*packet));
+    }
+  }
+
   // None: it was cancelled.
-  std::optional<Packet> receive_from_elsewhere(Message& message, Inbox& inbox) {
-    // In the order of the program, as the worker asks.
-    Posted posted = std::move(inbox.posted.front());
-    inbox.posted.pop_front();
+  std::optional<Packet> receive_from_elsewhere(int32_t worker, int32_t slot, Inbox& inbox) {
+    Message& message = plan_.message(worker, slot);
+    Posted posted = take_posted(worker, slot, inbox);
     try {
       if (!posted.pending->wait()) return std::nullopt;
       at::Tensor head = std::move(posted.room);
@@ -224,6 +274,7 @@ class RemoteTransport::Impl {
         if (!receive_now(head, message)) return std::nullopt;
         message.wanted = *bytes;
       }
+      if (options_.links != nullptr) return receive_by_link(head, message);
       IncomingPacket incoming(head, options_.greatest_packet);
       if (message.wanted == 0) message.wanted = incoming.head_bytes();
       std::vector<std::unique_ptr<Pending>> bodies;
@@ -241,13 +292,67 @@ class RemoteTransport::Impl {
     }
   }
 
+  Packet receive_by_link(const at::Tensor& head, Message& message) {
+    DeviceLinks& links = *options_.links;
+    const Edge& edge = plan_.edge(message.edge);
+    const c10::Stream stream = links.receiving_stream(edge);
+    // All of it on the link's stream, so that it waits for nothing else, and need not.
+    const internal::StreamScope scope(stream);
+    IncomingPacket incoming(head, options_.greatest_packet, links.device());
+    if (message.wanted == 0) message.wanted = incoming.head_bytes();
+    links.receive(edge, incoming.bodies());
+    Packet packet = incoming.take();
+    auto event = std::make_shared<c10::Event>(stream.device_type());
+    event->record(stream);
+    packet.ready.push_back(std::move(event));
+    return packet;
+  }
+
   bool receive_now(const at::Tensor& bytes, const Message& message) {
     return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
   }
 
-  void send_away(Message& message, const Packet& packet) {
+  // What goes, without a copy, to stages of this process: they may change it in place. None without
+  // links: then what is sent to others may not be changed, and that is checked.
+  std::vector<const c10::StorageImpl*> staying_memory(const std::vector<Step::Send>& sends,
+                                                      const std::vector<Packet>& packets) {
+    std::vector<const c10::StorageImpl*> staying;
+    if (options_.links == nullptr || sends.size() < 2) return staying;
+    for (size_t k = 0; k < sends.size(); ++k) {
+      if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
+      for (const internal::Item& item : packets[k].items) {
+        staying.push_back(internal::storage_of(item.tensor));
+      }
+    }
+    return staying;
+  }
+
+  OutgoingPacket send_by_link(const Message& message, Packet& packet,
+                              const std::vector<const c10::StorageImpl*>& staying) {
+    DeviceLinks& links = *options_.links;
+    internal::arrive(packet, links.device());
+    OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
+    for (at::Tensor& body : outgoing.bodies) {
+      if (std::find(staying.begin(), staying.end(), internal::storage_of(body)) == staying.end()) {
+        continue;
+      }
+      // A wait for the link would be one for another process.
+      body = body.clone();
+    }
+    links.send(plan_.edge(message.edge), outgoing.bodies);
+    return outgoing;
+  }
+
+  void send_away(Message& message, Packet& packet,
+                 const std::vector<const c10::StorageImpl*>& staying) {
+    const bool by_link = options_.links != nullptr;
     Sent sent;
-    sent.packet = encode(packet);
+    try {
+      // Before the head, by which its receiver knows that it is there to be received.
+      sent.packet = by_link ? send_by_link(message, packet, staying) : encode(packet);
+    } catch (const std::runtime_error& error) {
+      fail("sending to " + rank_name(message.to) + " failed: " + error.what());
+    }
     const at::Tensor& head = sent.packet.head;
     message.wanted = head.numel();
     const auto add = [&](const at::Tensor& bytes, int32_t tag) {
@@ -261,7 +366,15 @@ class RemoteTransport::Impl {
         add(announce(head.numel()), message.tag);
         add(head, message.second_tag);
       }
-      for (const at::Tensor& body : sent.packet.bodies) add(body, message.second_tag);
+      for (const at::Tensor& body : sent.packet.bodies) {
+        if (by_link) {
+          sent.bytes += body.numel();
+        } else {
+          add(body, message.second_tag);
+        }
+      }
+      // The link keeps their memory for as long as it reads it.
+      if (by_link) sent.packet.bodies.clear();
     } catch (const std::exception& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
     }
@@ -327,6 +440,7 @@ class RemoteTransport::Impl {
       is_cancelled_ = true;
       for (Transfer* transfer : pending_) transfer->cancel();
     }
+    if (options_.links != nullptr) options_.links->abort();
     mailboxes_.cancel();
   }
 
@@ -383,6 +497,7 @@ class RemoteTransport::Impl {
   std::string symptom_;
   internal::Mailboxes<Packet> mailboxes_;
   std::vector<Inbox> inboxes_;
+  std::vector<size_t> next_places_;  // [edge], each used by the worker that receives
   std::map<int64_t, Outbox> outboxes_;
 
   std::optional<Control::Watch> watch_;

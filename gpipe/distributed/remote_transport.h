@@ -10,6 +10,7 @@
 
 #include "gpipe/distributed/c10d.h"
 #include "gpipe/distributed/control.h"
+#include "gpipe/distributed/device_links.h"
 #include "gpipe/distributed/message_plan.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/runtime/transport.h"
@@ -25,6 +26,9 @@ struct RemoteTransportOptions {
   // What has been sent, and not been received, is let go at the end of the run, and earlier only
   // beyond so many bytes: that takes a thread.
   int64_t unreceived = 8 << 20;
+  // For stages on an accelerator: the links of their device, which join all edges of the plan that
+  // begin or end here. Null: packets are on the CPU.
+  DeviceLinks* links = nullptr;
   // What a stage runs: "layer 5 ('relu')". For the report of an exception; called on the worker
   // that throws. Default: nobody knows.
   std::function<std::string(int64_t stage)> current_layer = nullptr;
@@ -33,8 +37,11 @@ struct RemoteTransportOptions {
 // A transport of one run: for workers of this process as Mailboxes, for others as messages of a
 // group. Receives are posted before anybody waits for them; sends never block.
 //
+// With links only the heads of packets go over the group, and the tensors from device to device;
+// who receives a packet then has to wait for its events (arrive(), transfer.h).
+//
 // Requirements: the constructor's arguments outlive it. All ranks run the same program with the
-// same plan. One run at a time on a group. Tensors are on the CPU.
+// same plan. One run at a time on a group. Tensors are on the CPU, or all on the links' device.
 //
 // Guarantees: as Transport. receive() throws DistributedFailure if another rank fails. cancel(),
 // called where an exception is being handled as the executor does, reports it, with the stage and

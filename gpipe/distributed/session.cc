@@ -274,11 +274,47 @@ void Session::compare_builds() {
   control_->agree("LibTorch's build (at::show_config())", at::show_config());
   control_->agree("the number of threads per operator (OMP_NUM_THREADS or at::set_num_threads())",
                   std::to_string(threads));
+  control_->agree("the way between the devices of processes (GPIPE_DEVICE_LINKS)",
+                  environment_.device_links);
 }
 
 std::unique_ptr<Store> Session::store() {
   if (!store_) throw std::logic_error("a session of one process has no store");
   return store_->clone();
+}
+
+std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ranks,
+                                                 const std::string& name,
+                                                 const std::string& value) {
+  if (!store_) throw std::logic_error("a session of one process has nobody to exchange with");
+  const Time end = std::chrono::steady_clock::now() + options_.call_limit;
+  const std::string key = "among/" + name + "/";
+  from_store<bool>(
+      [store = store_, own = key + std::to_string(rank()), value] {
+        store->set(own, value);
+        return true;
+      },
+      end);
+  std::vector<std::string> values;
+  for (const int64_t other : ranks) {
+    Pause pause;
+    while (true) {
+      auto said = from_store<std::optional<std::string>>(
+          [store = store_, theirs = key + std::to_string(other)] { return store->get(theirs); },
+          end);
+      if (said) {
+        values.push_back(std::move(*said));
+        break;
+      }
+      control_->check();
+      if (std::chrono::steady_clock::now() > end) {
+        throw std::runtime_error("rank " + std::to_string(other) + " did not come to " + name +
+                                 " in time");
+      }
+      pause();
+    }
+  }
+  return values;
 }
 
 std::unique_ptr<Group> Session::connect_group(const std::string& name) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gpipe/distributed/addresses.h"
 #include "gpipe/distributed/c10d.h"
@@ -59,6 +60,13 @@ class Session {
   // A client for the calling thread. Throws std::logic_error if this is the only process, which has
   // no store.
   std::unique_ptr<Store> store();
+
+  // Each of `ranks`, this one among them, gives a value, and gets those of all of them, in their
+  // order. They call it with the same `name`, which none has used before; the other ranks have no
+  // part. Throws DistributedFailure if a process fails meanwhile, std::runtime_error if one of them
+  // does not come within call_limit. std::logic_error if this is the only process.
+  std::vector<std::string> exchange_among(const std::vector<int64_t>& ranks,
+                                          const std::string& name, const std::string& value);
 
   // A group of all ranks, of which all must ask for the same `name`; each time it is a new one.
   // Throws what connect() does. std::logic_error if this is the only process.

@@ -16,7 +16,10 @@
 
 #include "gpipe/distributed/agreement.h"
 #include "gpipe/distributed/c10d.h"
+#include "gpipe/distributed/connect_links.h"
 #include "gpipe/distributed/control.h"
+#include "gpipe/distributed/device_link.h"
+#include "gpipe/distributed/device_links.h"
 #include "gpipe/distributed/environment.h"
 #include "gpipe/distributed/error_file.h"
 #include "gpipe/distributed/exception_text.h"
@@ -39,12 +42,16 @@ using internal::Processes;
 
 class ConnectedProcesses final : public Processes {
  public:
-  explicit ConnectedProcesses(std::unique_ptr<Session> session)
-      : session_(std::move(session)), error_file_(session_->environment().error_file) {}
+  // `kind`: of links between devices; null: by way of the host.
+  ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind)
+      : session_(std::move(session)),
+        kind_(kind),
+        error_file_(session_->environment().error_file) {}
   // In a forked child the threads are the parent's: Gloo would wait for its own for ever, and take
   // the parent's sockets out of what both wait on.
   ~ConnectedProcesses() override {
     if (!fork_guard_.stale()) return;
+    (void)links_.release();
     (void)group_.release();
     (void)session_.release();
   }
@@ -72,7 +79,8 @@ class ConnectedProcesses final : public Processes {
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
                                  std::shared_ptr<Messages>& messages,
-                                 std::function<std::string(int64_t)> current_layer) override;
+                                 std::function<std::string(int64_t)> current_layer,
+                                 c10::Device device) override;
 
  private:
   class ConnectedCall;
@@ -84,9 +92,11 @@ class ConnectedProcesses final : public Processes {
 
     MessagePlan plan;
     int64_t epoch;
+    DeviceLinks* links = nullptr;  // of the epoch, too
   };
 
   Control& control() { return session_->control(); }
+  DeviceLinks* connect_links(const MessagePlan& plan, c10::Device device);
 
   // Whatever has failed before, all go on.
   void got_over_it() noexcept {
@@ -104,6 +114,8 @@ class ConnectedProcesses final : public Processes {
   std::mutex call_;                        // held by a call; what follows belongs to it
   std::atomic<std::thread::id> caller_{};  // who holds it
   std::unique_ptr<Group> group_;           // of this epoch
+  const LinkKind* const kind_;
+  std::unique_ptr<LinkPools> links_;  // of this epoch
   // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
   // again wants to go on.
   bool failure_is_told_ = false;
@@ -176,6 +188,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     if (failure_is_told_ && control().failed()) {
       const internal::WaitScope waits;
       control().next_epoch();
+      links_.reset();
       group_.reset();
     }
     failure_is_told_ = false;
@@ -196,6 +209,7 @@ class ConnectedProcesses::ConnectedRun final : public Run {
   ConnectedRun(ConnectedProcesses& processes, const Program& program, MessagePlan& plan,
                const RemoteTransportOptions& options)
       : processes_(processes),
+        is_on_device_(options.links != nullptr),
         transport_(program, plan, *processes.group_, processes.rank(), &processes.control(),
                    options) {}
 
@@ -211,23 +225,46 @@ class ConnectedProcesses::ConnectedRun final : public Run {
     processes_.failure_is_reported_ = true;
   }
   void finish() override { transport_.finish(); }
+  bool is_on_device() const override { return is_on_device_; }
 
  private:
   ConnectedProcesses& processes_;
+  const bool is_on_device_;
   RemoteTransport transport_;
 };
 
+// A call of all processes of the replica, as a part of the first run of a program.
+DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
+  if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
+  if (links_ == nullptr) {
+    links_ = std::make_unique<LinkPools>(
+        *kind_,
+        LinkPools::Others{rank(),
+                          [this](const std::string& name, const std::string& value,
+                                 const std::vector<int64_t>& ranks) {
+                            return session_->exchange_among(
+                                ranks, std::to_string(control().epoch()) + "/" + name, value);
+                          },
+                          [this] { control().check(); },
+                          [this](const std::string& why) { control().throw_failure(why); }});
+  }
+  return &links_->connect(plan, device);
+}
+
 std::unique_ptr<Processes::Run> ConnectedProcesses::begin_run(
     const Program& program, const std::vector<int64_t>& process_of_worker,
-    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> current_layer) {
+    std::shared_ptr<Messages>& messages, std::function<std::string(int64_t)> current_layer,
+    c10::Device device) {
   auto* planned = static_cast<PlannedMessages*>(messages.get());
   if (planned == nullptr || planned->epoch != control().epoch()) {
     auto fresh = std::make_shared<PlannedMessages>(program, process_of_worker, control().epoch());
+    fresh->links = connect_links(fresh->plan, device);
     planned = fresh.get();
     messages = std::move(fresh);
   }
   RemoteTransportOptions options;
   options.current_layer = std::move(current_layer);
+  options.links = planned->links;
   return std::make_unique<ConnectedRun>(*this, program, planned->plan, options);
 }
 
@@ -243,8 +280,13 @@ World World::from_environment(const WorldOptions& options) {
   session.call_limit = options.call_limit;
   session.announce = options.announce;
   try {
+    const distributed::LinkKind* kind = nullptr;
+    if (environment.device_links != "host") {
+      kind = &distributed::link_kind(environment.device_links);
+      kind->check_available();
+    }
     return World(std::make_shared<distributed::ConnectedProcesses>(
-                     distributed::Session::connect(environment, session)),
+                     distributed::Session::connect(environment, session), kind),
                  environment.rank, environment.size);
   } catch (...) {
     distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());

@@ -708,8 +708,10 @@ class Counting final : public internal::Processes {
   std::unique_ptr<Run> begin_run(const Program& program,
                                  const std::vector<int64_t>& process_of_worker,
                                  std::shared_ptr<Messages>& messages,
-                                 std::function<std::string(int64_t)> current_layer) override {
-    return processes_->begin_run(program, process_of_worker, messages, std::move(current_layer));
+                                 std::function<std::string(int64_t)> current_layer,
+                                 c10::Device device) override {
+    return processes_->begin_run(program, process_of_worker, messages, std::move(current_layer),
+                                 device);
   }
 
  private:

@@ -5,6 +5,7 @@
 #define GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <exception>
@@ -67,6 +68,9 @@ class Processes {
    public:
     // After a run without a failure: waits until all that was sent has arrived.
     virtual void finish() = 0;
+    // Whether packets are handed to it, and come, on the device that begin_run() was given; else
+    // they are on the CPU.
+    virtual bool is_on_device() const { return false; }
   };
   // Whether workers of one process, too, get copies of each other's packets. For tests.
   virtual bool copies_within() const { return false; }
@@ -76,11 +80,13 @@ class Processes {
     virtual ~Messages() = default;
   };
   // `program` outlives the run. `messages`: null in the first run of the program. `current_layer`:
-  // what a stage of this process runs, to say where an exception was thrown.
-  virtual std::unique_ptr<Run> begin_run(
-      const Program& program, const std::vector<int64_t>& process_of_worker,
-      std::shared_ptr<Messages>& messages,
-      std::function<std::string(int64_t stage)> current_layer) = 0;
+  // what a stage of this process runs, to say where an exception was thrown. `device`: that of all
+  // stages of this process.
+  virtual std::unique_ptr<Run> begin_run(const Program& program,
+                                         const std::vector<int64_t>& process_of_worker,
+                                         std::shared_ptr<Messages>& messages,
+                                         std::function<std::string(int64_t stage)> current_layer,
+                                         c10::Device device) = 0;
 };
 
 // As Processes::exchange(), of values of any length: what is too long for one message goes in

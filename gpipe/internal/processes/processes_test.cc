@@ -37,7 +37,8 @@ class FakeProcesses final : public Processes {
   std::unique_ptr<Run> begin_run(const Program& /*program*/,
                                  const std::vector<int64_t>& /*process_of_worker*/,
                                  std::shared_ptr<Messages>& /*messages*/,
-                                 std::function<std::string(int64_t)> /*layer*/) override {
+                                 std::function<std::string(int64_t)> /*layer*/,
+                                 c10::Device /*device*/) override {
     return nullptr;
   }
 

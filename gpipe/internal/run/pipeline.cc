@@ -486,16 +486,18 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
     transport = &within.emplace(compiled.program, devices_, transfers_);
   } else {
     std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
-    std::vector<bool> is_beyond;  // [worker]
+    std::vector<bool> is_beyond;                  // [worker]
+    const c10::Device device = devices_.front();  // that of all stages
     for (int64_t& rank : rank_of_worker) {
       rank = world_.rank_of(world_.replica(), rank);
       is_beyond.push_back(rank != world_.rank() || world_.processes()->copies_within());
     }
     beyond = world_.processes()->begin_run(
         compiled.program, rank_of_worker, compiled.messages,
-        [this](int64_t stage) { return stages_[stage].current_layer(); });
+        [this](int64_t stage) { return stages_[stage].current_layer(); }, device);
     transport = beyond.get();
-    if (const c10::Device device = devices_.front(); !device.is_cpu()) {  // that of all stages
+    if (!device.is_cpu()) {
+      if (beyond->is_on_device()) is_beyond.assign(is_beyond.size(), false);
       transport = &staged.emplace(*beyond, std::move(is_beyond), device, transfers_);
     }
   }

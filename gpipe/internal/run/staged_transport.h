@@ -24,7 +24,8 @@ namespace gpipe::internal {
 // Requirements: the constructor's arguments outlive it. All stages of this process are on `device`.
 class StagedTransport final : public Transport<Packet> {
  public:
-  // `by_host`: [worker] whether its packets go by way of the host.
+  // `by_host`: [worker] whether its packets go by way of the host. The others' leave for `beyond`
+  // on `device`, with their events.
   StagedTransport(Transport<Packet>& beyond, std::vector<bool> by_host, c10::Device device,
                   Transfers& transfers)
       : beyond_(beyond), by_host_(std::move(by_host)), device_(device), transfers_(transfers) {}

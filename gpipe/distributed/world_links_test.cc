@@ -1,0 +1,260 @@
+// Pipelines over processes whose devices are joined by links (GPIPE_DEVICE_LINKS), on the fake
+// accelerator: the bits of one process, no access without an order, and failures told in time.
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/loopback_processes.h"
+#include "gpipe/distributed/socket_link.h"
+#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/programs/compare.h"
+#include "gpipe/testing/programs/program.h"
+#include "gpipe/testing/sample_models.h"
+
+namespace gpipe::distributed {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using testing::device;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::SampleModel;
+using Say = WorldRanks::Say;
+
+constexpr int64_t kRows = 7;
+
+// Ranks whose environment has it.
+WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main) {
+  setenv("GPIPE_DEVICE_LINKS", links.c_str(), /*overwrite=*/1);
+  return WorldRanks(size, main);
+}
+
+std::string bits(double number) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a ", number);
+  return text;
+}
+
+std::string trained(GPipe pipe, const SampleModel& sample, const std::string& schedule,
+                    c10::Device where) {
+  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+  const auto there = [&](const Tensors& tensors) { return testing::on(where, tensors); };
+  std::string text;
+  for (int64_t k = 0; k < 3; ++k) {
+    optimizer.zero_grad();
+    torch::manual_seed(7 + k);
+    // Rows, so shapes and sizes, change from step to step.
+    text += bits(pipe->step(there(sample.inputs(kRows + k)), there(sample.targets(kRows + k)),
+                            sample.loss, StepOptions().schedule(schedule_by_name(schedule)))
+                     .loss);
+    text += bits(pipe->clip_grad_norm_(0.1));
+    optimizer.step();
+  }
+  torch::manual_seed(3);
+  text += bits(
+      pipe->evaluate(there(sample.inputs(kRows)), there(sample.targets(kRows)), sample.loss).loss);
+  return text + pipe->parameter_hash();
+}
+
+void expect_one_processs_bits(const SampleModel& sample, const std::string& schedule,
+                              int64_t stages, int64_t processes) {
+  auto ranks = ranks_with("sockets", processes, [&](const World& world, const Say& say) {
+    const Placement placement = placement_by_name(schedule, stages);
+    const GPipeOptions options = GPipeOptions(testing::all_balances(sample.layers, stages).back())
+                                     .chunks(3)
+                                     .deferred_batch_norm(true)
+                                     .cpu_threads_per_stage(1);
+    GPipe alone(sample.make(), GPipeOptions(options).placement(placement).devices(
+                                   std::vector<c10::Device>(stages, device(0))));
+    say(trained(alone, sample, schedule, device(0)));
+    const c10::Device here = device(world.rank() + 1);
+    GPipe together(sample.make(),
+                   GPipeOptions(options).placement(placement).devices({here}).world(world));
+    const std::string text = trained(together, sample, schedule, here);
+    say(sent_by_sockets() > 0 ? text : "it went by way of the host");
+  });
+  const std::vector<std::string> alone = ranks.lines();
+  EXPECT_THAT(alone, Each(alone.front()));
+  EXPECT_THAT(ranks.lines(), Each(alone.front())) << sample.name << ", " << schedule;
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, EverySampleModel) {
+  for (const SampleModel& sample : testing::sample_models()) {
+    expect_one_processs_bits(sample, "1f1b", 2, 2);
+  }
+}
+
+// Both ways between two workers, in orders that differ at the two ends.
+TEST(WorldLinks, SeveralStagesInAProcess) {
+  int64_t count = 0;
+  for (const SampleModel& sample : testing::sample_models()) {
+    if (sample.layers < 4) continue;
+    ++count;
+    expect_one_processs_bits(sample, "zb-v", 4, 2);
+  }
+  EXPECT_GE(count, 2);
+}
+
+void check_programs(const World& world, uint64_t first_seed, int64_t count,
+                    const std::function<void(const testing::programs::Outcome&,
+                                             const testing::programs::Program&)>& check) {
+  int64_t found = 0;
+  for (uint64_t seed = first_seed; found < count; ++seed) {
+    const testing::programs::Program program = testing::programs::random_program(
+        seed, {"ScaleGradientInPlace", "gradient_scaled_in_place"});
+    if (!testing::programs::can_run(program, world)) continue;
+    ++found;
+    check(testing::programs::run(program, world), program);
+  }
+}
+
+TEST(WorldLinks, RandomProgramsOverThreeProcesses) {
+  auto ranks = ranks_with("sockets", 3, [](const World& world, const Say& say) {
+    std::string failed;
+    int64_t equal = 0;
+    check_programs(world, 7, 25, [&](const auto& outcome, const auto& program) {
+      if (outcome.failed()) failed += std::to_string(program.seed) + ": " + outcome.what + "\n";
+      if (outcome.kind == testing::programs::Outcome::kEqual) ++equal;
+    });
+    say(!failed.empty() ? failed : equal < 12 ? "few are equal" : "equal");
+  });
+  EXPECT_THAT(ranks.lines(), Each("equal"));
+  ranks.expect_ends();
+}
+
+nn::Sequential layers(const std::function<void(int64_t)>& in_forward) {
+  torch::manual_seed(5);
+  nn::Sequential model;
+  for (int64_t k = 0; k < 4; ++k) {
+    model->push_back(nn::Linear(5, 5));
+    model->push_back(testing::layer<torch::Tensor, torch::Tensor>([in_forward, k](torch::Tensor x) {
+      in_forward(k);
+      return torch::tanh(x);
+    }));
+  }
+  return model;
+}
+
+const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
+  return torch::mse_loss(outputs[0], targets[0]);
+};
+
+std::string stepped(GPipe pipe, c10::Device where) {
+  const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
+  return outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); });
+}
+
+// A process that throws, while others wait for its messages on their devices: all learn it, and go
+// on over new links.
+TEST(WorldLinks, AnExceptionAndTheNextStep) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    bool throws = true;
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k == 3 && throws) throw std::runtime_error("a layer's own");
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+    throws = false;
+    say(stepped(pipe, device(world.rank())));
+  });
+  const std::vector<std::string> first = ranks.lines();
+  EXPECT_THAT(first[0], AllOf(HasSubstr("failure: "), HasSubstr("a layer's own")));
+  EXPECT_THAT(first[1], HasSubstr("a layer's own"));
+  const std::vector<std::string> second = ranks.lines();
+  EXPECT_THAT(second[0], HasSubstr("0x"));
+  EXPECT_EQ(second[1], second[0]);
+  ranks.expect_ends();
+}
+
+// Rank 1 is killed when rank 0's device waits for its gradients: its kernels end, so that rank 0
+// does not hang, and it says within a second who was lost.
+TEST(WorldLinks, AKilledProcess) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k != 2) return;
+                 say("killed");
+                 std::raise(SIGKILL);
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+  });
+  EXPECT_EQ(ranks->next(1), "killed");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    GPipe pipe(layers([](int64_t) {}),
+               GPipeOptions({4, 4}).chunks(3).devices({device(0)}).world(world));
+    say(stepped(pipe, device(0)));
+    // They may go on.
+    GPipe other(layers([](int64_t) {}),
+                GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(other, device(world.rank())));
+  });
+  EXPECT_THAT(ranks.lines(), Each(AllOf(HasSubstr("ranks 0 and 1 are on the same device"),
+                                        HasSubstr("unset GPIPE_DEVICE_LINKS"))));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, AllProcessesHaveTheSameWay) {
+  setenv("GPIPE_DEVICE_LINKS", "host", /*overwrite=*/1);
+  const MasterPort port;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 2, port.number());
+    if (rank == 1) setenv("GPIPE_DEVICE_LINKS", "sockets", /*overwrite=*/1);
+    say(outcome([] {
+      (void)World::from_environment(WorldRanks::quick());
+      return "connected";
+    }));
+  });
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.next(rank), AllOf(HasSubstr("GPIPE_DEVICE_LINKS"), HasSubstr("'host'"),
+                                        HasSubstr("'sockets'")));
+  }
+}
+
+// Each worker has a link to each that it sends to, all on one device. It is the last one, for it
+// starts threads, and children must have none.
+TEST(WorldLinks, RandomProgramsWithinAProcess) {
+  at::set_num_threads(1);
+  const World world(std::make_shared<LoopbackProcesses>(&socket_links()), /*rank=*/0, /*size=*/1);
+  int64_t equal = 0;
+  const int64_t before = sent_by_sockets();
+  check_programs(world, 20261126, 100, [&](const auto& outcome, const auto& program) {
+    EXPECT_FALSE(outcome.failed()) << "seed " << program.seed << ": " << outcome.what << "\n"
+                                   << testing::programs::to_text(program);
+    if (outcome.kind == testing::programs::Outcome::kEqual) ++equal;
+  });
+  EXPECT_GE(equal, 50);
+  EXPECT_GT(sent_by_sockets() - before, 100);
+}
+
+}  // namespace
+}  // namespace gpipe::distributed
