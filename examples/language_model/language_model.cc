@@ -291,6 +291,10 @@ class Run {
         {"short_last", settings_.short_last}, {"learning_rate", settings_.learning_rate},
         {"bfloat16", settings_.bfloat16},     {"seed", settings_.seed}};
     if (settings_.plain) {
+      if (world_.size() > 1) {
+        throw std::invalid_argument(
+            "--plain trains a whole model in each process; start no others");
+      }
       out_.line(absl::StrFormat("no pipeline, %d threads", at::get_num_threads()));
       json_["pipeline"] = nullptr;
       network_ = make_plain(model, settings_.bfloat16);
@@ -311,10 +315,11 @@ class Run {
     if (settings_.explain && !interrupt_) {
       throw std::invalid_argument("--explain measures within one process; start no others");
     }
-    for (const c10::Device& device : settings_.devices) {
-      if (world_.size() == 1 || device.is_cpu()) continue;
-      throw std::invalid_argument("--devices=" + device.str() +
-                                  ": several processes train on CPUs; leave it out");
+    if (world_.size() > 1 && settings_.devices.size() > 1) {
+      throw std::invalid_argument(
+          absl::StrFormat("--devices: %d of them; several processes have one device each, such as "
+                          "cuda:$LOCAL_RANK",
+                          settings_.devices.size()));
     }
     const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);
     pipe_ = make_pipe(settings_, model, balance, world_);

@@ -108,6 +108,9 @@ expect_mistake_of_ranks 2 "--replicas=3: .* there are 2 processes; start 3 or a 
 expect_mistake_of_ranks 2 "--stages=1: .*for 1 process, and there are 2" "$program" "${tiny[@]}" --stages=1
 expect_mistake_of_ranks 2 "--balance=time: several processes" "$program" "${tiny[@]}" --balance=time
 expect_mistake_of_ranks 2 "--explain measures within one process" "$program" "${tiny[@]}" --explain
+expect_mistake_of_ranks 2 "--plain trains a whole model in each process" "$program" "${tiny[@]}" --plain
+expect_mistake_of_ranks 2 "--devices: 2 of them; several processes have one device each" \
+  "$program" "${tiny[@]}" --devices=cpu,cpu
 # ... and of what only one of them finds.
 by_rank 1 --resume="$work/none" "$program" "${tiny[@]}"
 expect_mistake_of_ranks 2 "rank 1: --resume=$work/none: there is no such folder" "${command[@]}"

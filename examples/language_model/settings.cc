@@ -88,7 +88,8 @@ ABSL_FLAG(int64_t, threads, 0,
           "equal share.");
 ABSL_FLAG(std::string, devices, "",
           "A device for each partition, such as cuda:0,cuda:1 or cpu,cpu. Default: every CUDA "
-          "device in order; without one, the CPU.");
+          "device in order; without one, the CPU. Over processes: the one device of this process, "
+          "by default the CPU.");
 ABSL_FLAG(bool, plain, false,
           "The same network without a pipeline, on the CPU with all threads, to compare.");
 ABSL_FLAG(bool, explain, false,
@@ -372,10 +373,7 @@ void read_files(Settings& settings) {
     if (settings.save.empty()) {
       throw std::invalid_argument("--resume_saved: say where, with --save=FOLDER");
     }
-    // It is there as a whole, or not at all; its folder may have been made for it.
-    if (std::filesystem::is_directory(settings.save) && !std::filesystem::is_empty(settings.save)) {
-      settings.resume = settings.save;
-    }
+    if (gpipe::has_checkpoint(settings.save)) settings.resume = settings.save;
   }
   settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
   if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -428,6 +430,11 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
 
 bool check_checkpoint_path(const std::string& path) {
   return internal::check_place(path, internal::is_checkpoint_file);
+}
+
+bool has_checkpoint(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) && !std::filesystem::is_empty(path, error);
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {

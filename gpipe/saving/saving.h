@@ -63,6 +63,13 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
 // nothing in it.
 bool check_checkpoint_path(const std::string& path);
 
+// Whether there is a checkpoint to go on from: a folder with anything in it. Whether that is one,
+// and whole, load_checkpoint says. Each process may call it by itself.
+//
+// Example:
+//   if (gpipe::has_checkpoint(path)) progress = gpipe::load_checkpoint(pipe, optimizer, path);
+bool has_checkpoint(const std::string& path);
+
 // Reads such a folder, under whatever balance, placement, devices, number of processes and replicas
 // it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to
 // where the parameters are. Over several processes all of them call this, and each reads what it

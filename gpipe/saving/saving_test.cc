@@ -500,6 +500,10 @@ TEST(Checkpoint, ItsPathIsCheckedBeforeATraining) {
   EXPECT_FALSE(std::filesystem::exists(folder)) << "it is written";
   std::filesystem::create_directory(folder);
   EXPECT_TRUE(check_checkpoint_path(folder)) << "an empty one is replaced";
+  EXPECT_FALSE(has_checkpoint(folder));
+  EXPECT_FALSE(has_checkpoint(folder + "/missing"));
+  EXPECT_FALSE(has_checkpoint(""));
+  EXPECT_TRUE(has_checkpoint(saved()));
   std::ofstream(folder + "/notes.txt") << "mine";
   // Where it cannot be it says what save_checkpoint says.
   GPipe pipe = pipeline({4});
