@@ -27,7 +27,7 @@ nn::Sequential a_block() {
 }
 
 TEST(Extend, KeepsNamesAndTheModulesThemselves) {
-  nn::Sequential model(nn::Linear(4, 4));
+  nn::Sequential model{nn::Linear(4, 4)};
   const nn::Sequential block = a_block();
   extend(model, "encoder", block);
   extend(model, "decoder", a_block());
@@ -64,7 +64,7 @@ TEST(Extend, AppendsNothingWhereANameCannotBe) {
 }
 
 TEST(Extend, ByAnEmptyBlockIsNothing) {
-  nn::Sequential model(nn::ReLU());
+  nn::Sequential model{nn::ReLU()};
   extend(model, "none", nn::Sequential());
   EXPECT_EQ(model->size(), 1u);
 }
