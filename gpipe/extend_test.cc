@@ -9,6 +9,8 @@
 #include <torch/types.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gpipe/gpipe.h"
 
@@ -52,11 +54,13 @@ TEST(Extend, GivesAModelThatIsCutAnywhere) {
 TEST(Extend, AppendsNothingWhereANameCannotBe) {
   nn::Sequential model;
   model->push_back("encoder_last", nn::ReLU());
-  for (const auto& [name, says] :
-       {std::pair("", "is empty or has a dot"), std::pair("a.b", "'a.b' is empty or has a dot"),
-        std::pair("encoder", "has a layer 'encoder_last'")}) {
-    EXPECT_THAT([&, wrong = std::string(name)] { extend(model, wrong, a_block()); },
-                ThrowsMessage<c10::ValueError>(HasSubstr(says)));
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"", "is empty or has a dot"},
+      {"a.b", "'a.b' is empty or has a dot"},
+      {"encoder", "has a layer 'encoder_last'"}};
+  for (const auto& mistake : wrong) {
+    EXPECT_THAT(([&] { extend(model, mistake.first, a_block()); }),
+                ThrowsMessage<c10::ValueError>(HasSubstr(mistake.second)));
   }
   EXPECT_THAT([&] { extend(model, "again", model); },
               ThrowsMessage<c10::ValueError>(HasSubstr("the model itself")));
