@@ -80,17 +80,19 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
     }
   }
   try {
+    const auto end = std::chrono::steady_clock::now() + kLimit;
+    // One after another, in the same order everywhere: what connects one on a device may wait for
+    // all that is on the device, and so for the first message of another.
     for (const auto& [edge, id] : ids) {
       if (edge.from == others_.rank) pool->begin(edge, DeviceLink::End::kSends, id);
       if (edge.to == others_.rank) pool->begin(edge, DeviceLink::End::kReceives, id);
-    }
-    const auto end = std::chrono::steady_clock::now() + kLimit;
-    while (!pool->are_connected()) {
-      others_.check();
-      if (std::chrono::steady_clock::now() > end) {
-        throw std::runtime_error("the other ends did not come within two minutes");
+      while (!pool->are_connected()) {
+        others_.check();
+        if (std::chrono::steady_clock::now() > end) {
+          throw std::runtime_error("the other ends did not come within two minutes");
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   } catch (const std::exception& error) {
     pool->abort();

@@ -38,7 +38,8 @@ class DeviceLink {
   virtual void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) = 0;
   virtual void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) = 0;
 
-  // Throws std::runtime_error if the link broke. From any thread.
+  // Throws std::runtime_error if the link broke. From any thread. Waits for nobody who sends or
+  // receives.
   virtual void check() = 0;
   // Ends what is on streams for this link, whatever the other end does: what comes later on those
   // streams goes on, with bytes that mean nothing. From any thread; it may take a while.

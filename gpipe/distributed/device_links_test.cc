@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -279,6 +280,64 @@ TEST(LinkKinds, AreKnownByName) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("'infiniband'"), HasSubstr("host"), HasSubstr(", nccl, sockets")));
   }
+}
+
+// As NCCL's: who uses it holds its lock, for as long as what was begun is in progress.
+class LockedLink final : public DeviceLink {
+ public:
+  bool is_connected() override { return true; }
+  void send(const std::vector<at::Tensor>& /*messages*/, const c10::Stream& /*stream*/) override {
+    enqueue();
+  }
+  void receive(const std::vector<at::Tensor>& /*messages*/,
+               const c10::Stream& /*stream*/) override {
+    enqueue();
+  }
+  void check() override { const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); }
+  void abort() noexcept override {
+    is_aborted_ = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+  }
+
+  static inline std::atomic<bool> is_in_progress{false};
+
+ private:
+  void enqueue() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_in_progress = true;
+    until([&] { return is_aborted_.load(); });
+    is_in_progress = false;
+    throw std::runtime_error("it was aborted");
+  }
+
+  std::atomic<bool> is_aborted_{false};
+  std::mutex mutex_;
+};
+
+class LockedLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "locked"; }
+  c10::DeviceType device_type() const override { return device(0).type(); }
+  void check_available() const override {}
+  std::string identity(c10::Device where) const override { return where.str(); }
+  std::string new_id() const override { return "id"; }
+  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, DeviceLink::End /*end*/,
+                                      c10::Device /*device*/) const override {
+    return std::make_unique<LockedLink>();
+  }
+};
+
+TEST(DeviceLinks, AreAbortedWhileASendIsInProgress) {
+  const LockedLinks kind;
+  DeviceLinks links(kind, device(0), [](const std::string&) {});
+  links.begin(kEdge, DeviceLink::End::kSends, "id");
+  const at::Tensor bytes = bytes_on(device(0), 4, 1);
+  std::thread sender([&] { links.send(kEdge, {bytes}); });
+  until([] { return LockedLink::is_in_progress.load(); });
+  std::this_thread::sleep_for(milliseconds(250));  // the watcher asks ten times a second
+  links.abort();
+  sender.join();
+  EXPECT_FALSE(LockedLink::is_in_progress);
 }
 
 }  // namespace

@@ -110,7 +110,11 @@ class NcclLink final : public DeviceLink {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that each call returns, and a link can be aborted in each
     const c10::DeviceGuard guard(device_);
-    check_result(nccl_.init_rank_config(&comm_, 2, unique, rank_, &config));
+    const ncclResult_t result = nccl_.init_rank_config(&comm_, 2, unique, rank_, &config);
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    const std::string why = nccl_.why(result, comm_);
+    if (comm_ != nullptr) nccl_.abort(comm_);
+    throw std::runtime_error(why);
   }
 
   ~NcclLink() override {
@@ -151,8 +155,9 @@ class NcclLink final : public DeviceLink {
   }
 
   void check() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    check_result(async_state());
+    // Who uses it finds out by himself, and an abort must not wait behind him.
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) check_result(async_state());
   }
 
   void abort() noexcept override {

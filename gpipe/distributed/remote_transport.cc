@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/Event.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,7 +22,6 @@
 #include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/exception_text.h"
 #include "gpipe/distributed/packet_codec.h"
-#include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/mailboxes.h"
@@ -66,15 +66,16 @@ class RemoteTransport::Impl {
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
-    // Before what stays here is gone.
-    const std::vector<const c10::StorageImpl*> staying = staying_memory(sends, packets);
+    std::shared_ptr<c10::Event> copied;
     for (size_t k = 0; k < sends.size(); ++k) {
       Message& message = plan_.message(sends[k].worker, sends[k].slot);
-      if (message.from < 0) {
-        mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
-      } else {
-        send_away(message, packets[k], staying);
-      }
+      if (message.from >= 0) send_away(message, packets[k], copied);
+    }
+    for (size_t k = 0; k < sends.size(); ++k) {
+      if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
+      // Who gets it here may change it, on a stream of his own.
+      if (copied) packets[k].ready.push_back(copied);
+      mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
     }
   }
 
@@ -287,8 +288,10 @@ class RemoteTransport::Impl {
       return incoming.take();
     } catch (const DistributedFailure&) {
       throw;
-    } catch (const std::exception& error) {
-      fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
+    } catch (const c10::OutOfMemoryError&) {
+      throw;  // this process's own
+    } catch (const std::exception&) {
+      fail("receiving from " + rank_name(message.from) + " failed: " + text_of_current_exception());
     }
   }
 
@@ -312,44 +315,29 @@ class RemoteTransport::Impl {
     return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
   }
 
-  // What goes, without a copy, to stages of this process: they may change it in place. None without
-  // links: then what is sent to others may not be changed, and that is checked.
-  std::vector<const c10::StorageImpl*> staying_memory(const std::vector<Step::Send>& sends,
-                                                      const std::vector<Packet>& packets) {
-    std::vector<const c10::StorageImpl*> staying;
-    if (options_.links == nullptr || sends.size() < 2) return staying;
-    for (size_t k = 0; k < sends.size(); ++k) {
-      if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
-      for (const internal::Item& item : packets[k].items) {
-        staying.push_back(internal::storage_of(item.tensor));
-      }
-    }
-    return staying;
-  }
-
+  // `copied`: becomes an event after which the packet's own memory is not read.
   OutgoingPacket send_by_link(const Message& message, Packet& packet,
-                              const std::vector<const c10::StorageImpl*>& staying) {
+                              std::shared_ptr<c10::Event>& copied) {
     DeviceLinks& links = *options_.links;
     internal::arrive(packet, links.device());
     OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
-    for (at::Tensor& body : outgoing.bodies) {
-      if (std::find(staying.begin(), staying.end(), internal::storage_of(body)) == staying.end()) {
-        continue;
-      }
-      // A wait for the link would be one for another process.
-      body = body.clone();
-    }
+    // A stage of this process may change it in this step or in a later one: a wait for the link
+    // would be one for another process. The packet's memory is free then, and not looked at again.
+    for (at::Tensor& body : outgoing.bodies) body = body.clone();
+    outgoing.sources.clear();
+    const c10::Stream stream = internal::current_stream(links.device());
+    copied = std::make_shared<c10::Event>(stream.device_type());
+    copied->record(stream);
     links.send(plan_.edge(message.edge), outgoing.bodies);
     return outgoing;
   }
 
-  void send_away(Message& message, Packet& packet,
-                 const std::vector<const c10::StorageImpl*>& staying) {
+  void send_away(Message& message, Packet& packet, std::shared_ptr<c10::Event>& copied) {
     const bool by_link = options_.links != nullptr;
     Sent sent;
     try {
       // Before the head, by which its receiver knows that it is there to be received.
-      sent.packet = by_link ? send_by_link(message, packet, staying) : encode(packet);
+      sent.packet = by_link ? send_by_link(message, packet, copied) : encode(packet);
     } catch (const std::runtime_error& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
     }

@@ -26,10 +26,12 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/allocator.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/programs/compare.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/sample_models.h"
+#include "skip/skippable.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -39,6 +41,7 @@ using ::testing::AllOf;
 using testing::device;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
@@ -164,6 +167,116 @@ const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
 std::string stepped(GPipe pipe, c10::Device where) {
   const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
   return outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); });
+}
+
+// A value that a later stage of this process changes in place while it is on its way to another
+// process, which got it first.
+struct StashImpl : nn::Module, skip::Skippable {
+  explicit StashImpl(std::vector<std::string> names)
+      : Skippable(names, {}), names_(std::move(names)) {}
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor tripled = x * 3;
+    for (const std::string& name : names_) stash(name, tripled);
+    return tripled;
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+TORCH_MODULE(Stash);
+struct ChangeImpl : nn::Module, skip::Skippable {
+  explicit ChangeImpl(const std::string& name) : Skippable({}, {name}), name_(name) {}
+  torch::Tensor forward(torch::Tensor x) { return x + pop(name_).add_(1); }
+
+ private:
+  std::string name_;
+};
+TORCH_MODULE(Change);
+struct HandOnImpl : nn::Module, skip::Skippable {
+  explicit HandOnImpl(const std::string& name) : Skippable({}, {name}), name_(name) {}
+  torch::Tensor forward(torch::Tensor /*x*/) { return pop(name_); }
+
+ private:
+  std::string name_;
+};
+TORCH_MODULE(HandOn);
+
+nn::Sequential doubling() {
+  return nn::Sequential(
+      testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) { return x * 2; }));
+}
+
+// Stages 0, 2, ... are in process 0.
+void expect_loss_of_one_process(const std::function<nn::Sequential()>& make, int64_t stages) {
+  auto ranks = ranks_with("sockets", 2, [&](const World& world, const Say& say) {
+    const GPipeOptions options = GPipeOptions(std::vector<int64_t>(stages, 1))
+                                     .chunks(2)
+                                     .placement(Placement::loop(2, stages / 2))
+                                     .checkpoint(Checkpoint::kNever)
+                                     .cpu_threads_per_stage(1);
+    const auto loss_on = [&](GPipe pipe, c10::Device where) {
+      const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
+      return outcome([&] { return bits(pipe->evaluate({rows}, {rows}, kSquares).loss); });
+    };
+    say(loss_on(
+        GPipe(make(), GPipeOptions(options).devices(std::vector<c10::Device>(stages, device(0)))),
+        device(0)));
+    const c10::Device here = device(world.rank());
+    say(loss_on(GPipe(make(), GPipeOptions(options).devices({here}).world(world)), here));
+  });
+  const std::vector<std::string> alone = ranks.lines();
+  EXPECT_THAT(alone, Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(alone.front()));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, WhatIsSentMayBeChangedHere) {
+  expect_loss_of_one_process(
+      [] {
+        nn::Sequential model;
+        model->push_back(Stash(std::vector<std::string>{"a"}));
+        model->extend(*doubling());
+        model->push_back(Change("a"));
+        model->extend(*doubling());
+        return model;
+      },
+      4);
+}
+
+TEST(WorldLinks, WhatIsSentMayBeChangedHereLater) {
+  expect_loss_of_one_process(
+      [] {
+        nn::Sequential model;
+        model->push_back(Stash(std::vector<std::string>{"a", "b"}));
+        model->extend(*doubling());
+        model->push_back(HandOn("a"));
+        model->extend(*doubling());
+        model->push_back(Change("b"));
+        model->extend(*doubling());
+        return model;
+      },
+      6);
+}
+
+// Of the process that has no memory, which is told its own error, and the other its place.
+TEST(WorldLinks, NoMemoryForWhatComes) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank());
+    GPipe pipe(layers([](int64_t) {}), GPipeOptions({4, 4}).chunks(2).devices({here}).world(world));
+    say(stepped(pipe, here));
+    if (world.rank() == 1) testing::fake::allocator().fail(here.index(), 0);
+    say(stepped(pipe, here));
+    if (world.rank() == 1) testing::fake::allocator().fail(here.index(), -1);
+    say(stepped(pipe, here));
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  const std::vector<std::string> short_of = ranks.lines();
+  EXPECT_THAT(short_of[1], AllOf(HasSubstr("out of memory"), Not(HasSubstr("receiving from")),
+                                 Not(HasSubstr("frame #"))));
+  EXPECT_THAT(short_of[0], AllOf(HasSubstr("failure: rank 1"), HasSubstr("out of memory"),
+                                 Not(HasSubstr("frame #"))));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
 }
 
 // A process that throws, while others wait for its messages on their devices: all learn it, and go
