@@ -79,9 +79,9 @@ struct GPipeOptions {
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
 
   // The processes over which the stages, or replicas of all of them, are spread:
-  // docs/guide/24-processes.md. Which worker is in
-  // which, Placement::processes says; without it each process has one worker, and without a
-  // placement one stage. Devices are CPUs then.
+  // docs/guide/24-processes.md. Which worker is in which, Placement::processes says; without it
+  // each process has one worker, and without a placement one stage. The stages of a process are on
+  // one device, the CPU by default (`devices`).
   // Default: this process alone.
   TORCH_ARG(World, world) = World();
 
