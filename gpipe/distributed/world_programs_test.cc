@@ -6,7 +6,10 @@
 //   GPIPE_LOOPBACK_PROGRAMS  how many over messages within a process
 
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <iostream>
@@ -17,11 +20,14 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/checkpoint.h"
 #include "gpipe/distributed/loopback_processes.h"
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/number_from.h"
 #include "gpipe/testing/programs/compare.h"
+#include "gpipe/testing/programs/layer.h"
 #include "gpipe/testing/programs/program.h"
 
 namespace gpipe::distributed {
@@ -97,6 +103,42 @@ void run_programs(int64_t processes, uint64_t count) {
   // Less would mean that the test shows less than it seems to.
   EXPECT_GE(counts["equal"], count * static_cast<uint64_t>(processes) / 2);
   ranks.expect_ends();
+}
+
+// Two layers that have registered one weight, of which the other process has a copy: the owner gets
+// the whole gradient, the copy none, and the copy's values are the owner's in each call.
+TEST(WorldPrograms, CopiesOfATiedWeight) {
+  Program program;
+  program.layers.resize(2);
+  for (testing::programs::Layer& layer : program.layers) {
+    layer.text = "Tied()";
+    layer.make = [](testing::programs::Workshop& workshop) {
+      const torch::Tensor weight = workshop.tied_parameter(0, {3});
+      auto module = testing::layer<torch::Tensor, torch::Tensor>(
+          [weight](torch::Tensor x) { return torch::sin(x * weight); });
+      module->register_parameter("weight", weight);
+      return torch::nn::AnyModule(module);
+    };
+  }
+  program.inputs = {testing::programs::Input{{3}, false, true}};
+  program.balance = {1, 1};
+  program.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
+  program.chunks = 3;
+  program.rows = 6;
+  program.calls = 3;
+  program.optimizer = testing::programs::Optimizer::kMomentum;
+  for (const auto entry : {testing::programs::Entry::kStep, testing::programs::Entry::kStepGPipe}) {
+    program.entry = entry;
+    // Which process owns it depends on the seed.
+    for (program.seed = 4; program.seed < 8; ++program.seed) {
+      WorldRanks ranks(2, [&](const World& world, const Say& say) {
+        const Outcome outcome = testing::programs::run(program, world);
+        say(name_of(outcome.kind) + (outcome.failed() ? ": " + outcome.what : ""));
+      });
+      EXPECT_THAT(ranks.lines(), ::testing::Each("equal")) << "seed " << program.seed;
+      ranks.expect_ends();
+    }
+  }
 }
 
 // The fake accelerator looks at each access to memory.

@@ -434,12 +434,24 @@ struct Here {
   bool first = true;
   bool last = true;
   bool whole = true;
+  // Parameters that another process owns, and layers here use, too.
+  std::set<const c10::TensorImpl*> copies;
+
+  bool is_copy(const Tensor& parameter) const {
+    return copies.count(parameter.unsafeGetTensorImpl()) != 0;
+  }
 };
 
 Here here(const GPipe& pipeline) {
-  Here result = {pipeline->is_here(0), pipeline->is_here(-1), true};
+  Here result = {pipeline->is_here(0), pipeline->is_here(-1), true, {}};
   for (size_t k = 0; k < pipeline->size(); ++k) {
     result.whole = result.whole && pipeline->is_here(static_cast<int64_t>(k));
+  }
+  for (const Tensor& parameter : pipeline->parameters()) {
+    if (!is_elsewhere(parameter)) result.copies.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const Tensor& own : pipeline->local_parameters()) {
+    result.copies.erase(own.unsafeGetTensorImpl());
   }
   return result;
 }
@@ -466,11 +478,17 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   const auto plain_parameters = plain.model->named_parameters();
   const auto pipe_parameters = pipe.model->named_parameters();
   for (const auto& entry : plain_parameters) {
-    if (is_elsewhere(pipe_parameters[entry.key()])) continue;
-    comparison.compare("gradient", entry.key(), gradient_of(entry.value()),
-                       gradient_of(pipe_parameters[entry.key()]));
-    comparison.compare("strides of gradient", entry.key(), strides_of(gradient_of(entry.value())),
-                       strides_of(gradient_of(pipe_parameters[entry.key()])));
+    const Tensor& parameter = pipe_parameters[entry.key()];
+    if (is_elsewhere(parameter)) continue;
+    // The whole gradient is its owner's; what the call used of it are the owner's values
+    // (docs/guide/24-processes.md).
+    const bool is_copy = here.is_copy(parameter);
+    const Tensor want_gradient = is_copy ? Tensor() : gradient_of(entry.value());
+    comparison.compare(is_copy ? "gradient of a copy" : "gradient", entry.key(), want_gradient,
+                       gradient_of(parameter));
+    comparison.compare("strides of gradient", entry.key(), strides_of(want_gradient),
+                       strides_of(gradient_of(parameter)));
+    if (is_copy) comparison.compare("copy", entry.key(), entry.value(), parameter);
   }
   for (size_t k = 0; k < plain_batch.inputs.size() && here.first; ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
@@ -519,11 +537,14 @@ void end_call(const Program& program, int64_t call, Side& side) {
   }
 }
 
-void compare_parameters(const Side& plain, const Side& pipe, Comparison& comparison) {
+void compare_parameters(const Side& plain, const Side& pipe, const Here& here,
+                        Comparison& comparison) {
   const auto pipe_parameters = pipe.model->named_parameters();
   for (const auto& entry : plain.model->named_parameters()) {
-    if (is_elsewhere(pipe_parameters[entry.key()])) continue;
-    comparison.compare("parameter", entry.key(), entry.value(), pipe_parameters[entry.key()]);
+    const Tensor& parameter = pipe_parameters[entry.key()];
+    // A copy has the new values from the begin of the next call on.
+    if (is_elsewhere(parameter) || here.is_copy(parameter)) continue;
+    comparison.compare("parameter", entry.key(), entry.value(), parameter);
   }
 }
 
@@ -547,7 +568,7 @@ std::string difference_of_plain_runs(const Program& program) {
     compare_call(program, want, have, first_batch, second_batch, first, second, Here(), comparison);
     end_call(program, call, first);
     end_call(program, call, second);
-    compare_parameters(first, second, comparison);
+    compare_parameters(first, second, Here(), comparison);
   }
   return comparison.what();
 }
@@ -657,11 +678,11 @@ Outcome run_both(const Program& program, const World& world,
     } catch (const std::exception& error) {
       return thrown(message_of(error));
     }
-    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, here(pipeline),
-                 comparison);
+    const Here in_here = here(pipeline);
+    compare_call(program, want, have, plain_batch, pipe_batch, plain, pipe, in_here, comparison);
     end_call(program, call, plain);
     end_call(program, call, pipe);
-    compare_parameters(plain, pipe, comparison);
+    compare_parameters(plain, pipe, in_here, comparison);
     if (comparison.failed()) {
       return {Outcome::kDifferent, "call " + std::to_string(call) + ", " + comparison.what(),
               comparison.category()};
