@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpipe/distributed/bytes.h"
+#include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -91,6 +92,7 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
         if (std::chrono::steady_clock::now() > end) {
           throw std::runtime_error("the other ends did not come within two minutes");
         }
+        const internal::WaitScope waits;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }

@@ -193,7 +193,10 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     }
     failure_is_told_ = false;
     auto call = std::make_unique<ConnectedCall>(*this);
-    if (group_ == nullptr) group_ = session_->connect_group("packets");
+    if (group_ == nullptr) {
+      const internal::WaitScope waits;
+      group_ = session_->connect_group("packets");
+    }
     call->take(std::move(lock));
     return call;
   } catch (...) {
@@ -242,6 +245,7 @@ DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Dev
         LinkPools::Others{rank(),
                           [this](const std::string& name, const std::string& value,
                                  const std::vector<int64_t>& ranks) {
+                            const internal::WaitScope waits;
                             return session_->exchange_among(
                                 ranks, std::to_string(control().epoch()) + "/" + name, value);
                           },

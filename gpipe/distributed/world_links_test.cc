@@ -7,6 +7,7 @@
 #include <torch/nn.h>
 #include <torch/optim.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/device_link.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/loopback_processes.h"
 #include "gpipe/distributed/socket_link.h"
@@ -324,6 +326,96 @@ TEST(WorldLinks, AKilledProcess) {
   EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
   EXPECT_TRUE(ranks->ends(0));
+}
+
+// Links of sockets whose functions do first what a test says.
+struct Hooks {
+  std::function<void()> on_identity = [] {};
+  std::function<bool()> may_connect = [] { return true; };
+  std::function<void()> on_check = [] {};
+};
+Hooks& hooks() {
+  static auto* const hooks = new Hooks;
+  return *hooks;
+}
+
+class HookedLink final : public DeviceLink {
+ public:
+  explicit HookedLink(std::unique_ptr<DeviceLink> link) : link_(std::move(link)) {}
+  bool is_connected() override { return hooks().may_connect() && link_->is_connected(); }
+  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    link_->send(messages, stream);
+  }
+  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    link_->receive(messages, stream);
+  }
+  void check() override {
+    hooks().on_check();
+    link_->check();
+  }
+  void abort() noexcept override { link_->abort(); }
+
+ private:
+  const std::unique_ptr<DeviceLink> link_;
+};
+
+class HookedLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "hooked sockets"; }
+  c10::DeviceType device_type() const override { return socket_links().device_type(); }
+  void check_available() const override {}
+  std::string identity(c10::Device device) const override {
+    hooks().on_identity();
+    return socket_links().identity(device);
+  }
+  std::string new_id() const override { return socket_links().new_id(); }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
+                                      c10::Device device) const override {
+    return std::make_unique<HookedLink>(socket_links().connect(id, end, device));
+  }
+};
+
+[[maybe_unused]] const bool added = (add_link_kind(*new HookedLinks), true);
+
+// Rank 0 waits for rank 1 as `wait` says, while another thread of it calls exit().
+void expect_exit_in_time(const std::function<void(const World&, std::atomic<bool>&)>& wait) {
+  auto ranks = ranks_with("hooked sockets", 2, [&](const World& world, const Say& say) {
+    std::atomic<bool> waits{false};
+    wait(world, waits);
+    if (world.rank() == 0) {
+      std::thread([&waits, say] {
+        while (!waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        say("exits");
+        std::exit(0);
+      }).detach();
+    }
+    GPipe pipe(layers([](int64_t) {}),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+  });
+  EXPECT_EQ(ranks->next(0), "exits");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(ranks->ends(0));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(WorldLinks, ExitDoesNotWaitForAnExchange) {
+  expect_exit_in_time([](const World& world, std::atomic<bool>& waits) {
+    hooks().on_identity = [&waits, comes = world.rank() == 0] {
+      if (!comes) std::this_thread::sleep_for(std::chrono::minutes(1));
+      waits = true;
+    };
+  });
+}
+
+TEST(WorldLinks, ExitDoesNotWaitForALink) {
+  expect_exit_in_time([](const World&, std::atomic<bool>& waits) {
+    hooks().may_connect = [&waits] {
+      waits = true;
+      return false;
+    };
+  });
 }
 
 TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
