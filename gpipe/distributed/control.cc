@@ -178,8 +178,10 @@ class Control::Impl {
     wake();
   }
 
-  [[noreturn]] void throw_failure(const std::string& symptom) {
+  // Without an epoch: of this one.
+  [[noreturn]] void throw_failure(const std::string& symptom, std::optional<int64_t> epoch) {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (epoch && *epoch != records_.epoch()) throw std::runtime_error(symptom);
     throw_failure(lock, symptom);
   }
 
@@ -712,7 +714,12 @@ void Control::report_current_exception() {
   }
   impl_->report(std::move(fault), std::nullopt);
 }
-void Control::throw_failure(const std::string& symptom) { impl_->throw_failure(symptom); }
+void Control::throw_failure(const std::string& symptom) {
+  impl_->throw_failure(symptom, std::nullopt);
+}
+void Control::throw_failure(const std::string& symptom, int64_t epoch) {
+  impl_->throw_failure(symptom, epoch);
+}
 void Control::agree(const std::string& name, const std::string& value) {
   impl_->agree(name, value);
 }

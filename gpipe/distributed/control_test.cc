@@ -486,6 +486,37 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
+// What is seen late of something that an earlier epoch had is no failure of this one.
+TEST(Control, ASymptomOfAnEarlierEpochComesTooLate) {
+  Meeting meeting(2);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    const int64_t earlier = control->epoch();
+    control->agree("begin", "");
+    Fault fault;
+    fault.text = "boom";
+    if (rank == 1) control->report(fault);
+    say(thrown_by([&] { control->throw_failure("a symptom", earlier); }));
+    control->next_epoch();
+    if (rank == 0) {
+      try {
+        control->throw_failure("a late symptom", earlier);
+      } catch (const DistributedFailure& failure) {
+        say(failure.what());
+      } catch (const std::runtime_error& error) {
+        say(error.what());
+      }
+    }
+    control->agree("end", "");
+    say(control->failed() ? "failed" : "well");
+  });
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.next(rank), ::testing::HasSubstr("rank 1 (host1) threw: boom"));
+  }
+  EXPECT_EQ(ranks.next(0), "a late symptom");
+  expect_all(ranks, 2, "well");
+}
+
 // Who goes on at once, and ends, is not missed by those that have not yet noticed that all are
 // ready.
 TEST(Control, ANextEpochMayBeShort) {

@@ -241,16 +241,19 @@ DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Dev
   if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
   if (links_ == nullptr) {
     links_ = std::make_unique<LinkPools>(
-        *kind_,
-        LinkPools::Others{rank(),
-                          [this](const std::string& name, const std::string& value,
-                                 const std::vector<int64_t>& ranks) {
-                            const internal::WaitScope waits;
-                            return session_->exchange_among(
-                                ranks, std::to_string(control().epoch()) + "/" + name, value);
-                          },
-                          [this] { control().check(); },
-                          [this](const std::string& why) { control().throw_failure(why); }});
+        *kind_, LinkPools::Others{rank(),
+                                  [this](const std::string& name, const std::string& value,
+                                         const std::vector<int64_t>& ranks) {
+                                    const internal::WaitScope waits;
+                                    return session_->exchange_among(
+                                        ranks, std::to_string(control().epoch()) + "/" + name,
+                                        value);
+                                  },
+                                  [this] { control().check(); },
+                                  [this, epoch = control().epoch()](const std::string& why) {
+                                    // The other end of a link may go first when an epoch is over.
+                                    control().throw_failure(why, epoch);
+                                  }});
   }
   return &links_->connect(plan, device);
 }

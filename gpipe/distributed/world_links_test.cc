@@ -418,6 +418,53 @@ TEST(WorldLinks, ExitDoesNotWaitForALink) {
   });
 }
 
+// Another pipeline's links, which have no part in a failure, break when their other ends go after
+// it. That is seen late, when the next step has begun, and is no failure of that one.
+TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
+  auto ranks = ranks_with("hooked sockets", 2, [](const World& world, const Say& say) {
+    enum { kPasses, kWaits, kIsOver };
+    static std::atomic<int> state{kPasses};
+    hooks().on_check = [] {
+      if (state != kWaits) return;
+      while (state == kWaits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw std::runtime_error("too late");
+    };
+    const c10::Device here = device(world.rank());
+    const c10::Device there = device(2 + world.rank());
+    bool throws = false;
+    const auto make = [&](c10::Device where) {
+      return GPipe(layers([&](int64_t k) {
+                     if (k == 3 && throws) throw std::runtime_error("a layer's own");
+                   }),
+                   GPipeOptions({4, 4}).chunks(3).devices({where}).world(world));
+    };
+    GPipe one = make(here);
+    GPipe two = make(there);
+    say(stepped(one, here));
+    say(stepped(two, there));
+    throws = true;
+    if (world.rank() == 1) {
+      state = kWaits;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all links are asked
+    }
+    say(stepped(one, here));
+    throws = false;
+    std::thread([] {  // when the next step has begun
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      state = kIsOver;
+    })
+        .detach();
+    say(stepped(one, here));
+    say(stepped(two, there));
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("a layer's own")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
 TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     GPipe pipe(layers([](int64_t) {}),
