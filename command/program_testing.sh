@@ -32,6 +32,9 @@ expect_mistake_of_ranks() {
   [ "$ranks" -eq "$processes" ] || fail "$ranks of $processes processes end with exit code 2 for $*"
   [ "$(grep -c 'error: ' "$work/mistake.log")" -eq 1 ] || fail "not one error for $*"
   grep -q -e "^\[0\] error: $text" "$work/mistake.log" || fail "no 'error: $text' for $*"
+  # Whichever of them ended first.
+  tail -n 1 "$work/mistake.log" | grep -q -F "output of rank 0, [0], says why
+its output, [0], says why" || fail "the last line for $*"
 }
 
 # by_rank RANK FLAG COMMAND...: a command for expect_mistake_of_ranks, which gives one of the processes a flag more.

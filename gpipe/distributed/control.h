@@ -92,8 +92,8 @@ class Control {
   // think that something failed; should nothing else be known within two seconds, this rank reports
   // that.
   [[noreturn]] void throw_failure(const std::string& symptom);
-  // Of what belongs to `epoch`. If that is over, the symptom comes too late to be one of this epoch:
-  // throws std::runtime_error with it, and nothing else happens.
+  // Of what belongs to `epoch`. If that is over, the symptom comes too late to be one of this
+  // epoch: throws std::runtime_error with it, and nothing else happens.
   [[noreturn]] void throw_failure(const std::string& symptom, int64_t epoch);
 
   // Compares `value` over all ranks, all of which must call this with the same `name`, as their

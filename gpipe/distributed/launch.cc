@@ -32,6 +32,9 @@
 namespace gpipe::distributed {
 namespace {
 
+// By which programs say that they were called wrongly (bash, Python's argparse, command/).
+constexpr int kUsageExitCode = 2;
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
@@ -124,6 +127,7 @@ struct Stream {
   int from;  // -1 after its end
   OutputQueue* to;
   int log;  // -1 without
+  bool has_written = false;
   RankLines lines;
 };
 
@@ -284,6 +288,7 @@ class Run {
       close(std::exchange(stream.from, -1));
       stream.to->push(stream.lines.finish());
     } else {
+      stream.has_written = true;
       stream.to->push(stream.lines.add(bytes));
       write_log(stream, bytes);
     }
@@ -382,10 +387,14 @@ class Run {
       first_failure_ = &rank;
       began_with_first_ = is_cause(status);
       if (has_ranks() && !killed_) {
-        text += "; the others have " + seconds(options_.grace) + " to end by themselves";
-        if (!kill_at_) terminate_at_ = Clock::now() + options_.grace;
+        const milliseconds grace = exit_code_of(status) == kUsageExitCode
+                                       ? std::min(options_.grace, options_.usage_grace)
+                                       : options_.grace;
+        text += "; the others have " + seconds(grace) + " to end by themselves";
+        if (!kill_at_) terminate_at_ = Clock::now() + grace;
       }
     }
+    if (failed) failed_.push_back(&rank);
     say(text);
   }
 
@@ -481,12 +490,27 @@ class Run {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
     const std::string number = std::to_string(first_failure_->number);
     const std::string end = number + ", which " + describe_end(*first_failure_->status);
-    if (began_with_first_) {
-      say("the failure began with rank " + end);
-    } else {
-      say("the first that ended was rank " + end + "; its output, [" + number +
-          "], says why, or which rank failed");
+    if (began_with_first_) return say("the failure began with rank " + end);
+    const Rank* const says = who_says_why();
+    std::string why = "; no rank that failed wrote why";
+    if (says == first_failure_) {
+      why = "; its output, [" + number + "], says why, or which rank failed";
+    } else if (says != nullptr) {
+      const std::string other = std::to_string(says->number);
+      why = " and wrote no error; the output of rank " + other + ", [" + other +
+            "], says why, or which rank failed";
     }
+    say("the first that ended was rank " + end + why);
+  }
+
+  // Ranks that have found the same may leave it to one of them to say it. Null if none has written.
+  const Rank* who_says_why() const {
+    for (const auto stream : {&Rank::error, &Rank::output}) {
+      for (const Rank* rank : failed_) {
+        if ((rank->*stream).has_written) return rank;
+      }
+    }
+    return nullptr;
   }
 
   // Writes what is left, however slow its reader is; a signal ends that.
@@ -533,8 +557,9 @@ class Run {
   std::deque<Rank> ranks_;  // streams do not move
   std::array<char, 1 << 16> buffer_;
 
-  Rank* first_failure_ = nullptr;  // of what has ended
-  bool began_with_first_ = false;  // whether it is known to be no other's failure
+  Rank* first_failure_ = nullptr;    // of what has ended
+  std::vector<const Rank*> failed_;  // in the order in which they ended
+  bool began_with_first_ = false;    // whether it is known to be no other's failure
   bool interrupted_ = false;
   bool terminated_ = false;  // all have got SIGTERM from this launcher
   bool killed_ = false;      // and SIGKILL

@@ -24,6 +24,9 @@ struct LaunchOptions {
   // How long the others may go on when the first has failed: they find out themselves, and say why
   // they stop. Then they get SIGTERM.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
+  // As grace, at most, where the first has ended with exit code 2, by which programs say that they
+  // were called wrongly: the others may still wait for it to connect, and would wait for minutes.
+  std::chrono::milliseconds usage_grace = std::chrono::seconds(5);
   // How long after SIGTERM they are killed.
   std::chrono::milliseconds kill_after = std::chrono::seconds(5);
   // Rank 0 reads this process's standard input; otherwise /dev/null, as all others do.

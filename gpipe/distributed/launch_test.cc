@@ -203,16 +203,42 @@ TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
   const std::string file = ::testing::TempDir() + "/ready_";
   Launched launched(script({"--processes=3", "--grace=0.1"},
                            "if [ $RANK = 1 ]; then "
-                           "until [ -e ${F}0 ] && [ -e ${F}2 ]; do sleep 0.01; done; exit 3; fi; "
+                           "until [ -e ${F}0 ] && [ -e ${F}2 ]; do sleep 0.01; done; "
+                           "echo why; exit 3; fi; "
                            "trap 'echo term; exit 0' TERM; >$F$RANK; sleep 1000 & wait"),
                     {{"F", file}});
   EXPECT_EQ(launched.wait(), 3);
-  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] term", "[2] term"));
+  EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[1] why", "[0] term", "[2] term"));
   EXPECT_THAT(launched.error(),
               AllOf(ContainsRegex("rank 1 .* ended with exit code 3; the others have 0.1 s"),
                     HasSubstr("ranks 0, 2 did not end by themselves: SIGTERM"),
                     HasSubstr("the first that ended was rank 1, which ended with exit code 3; its "
                               "output, [1], says why")));
+}
+
+// Ranks that are called wrongly leave it to one of them to say so, and the first may have left
+// before it connected, so that the others would wait for it.
+TEST(Launch, TheRankThatSaysWhyIsNamed) {
+  const std::string file = ::testing::TempDir() + "/silent";
+  Launched launched(script({"--processes=3"},
+                           "if [ $RANK = 1 ]; then echo $$ >$F.new; mv $F.new $F; exit 2; fi; "
+                           "until [ -e $F ]; do sleep 0.01; done; "
+                           "while kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; "
+                           "[ $RANK = 2 ] && echo why >&2 && exit 2; exec sleep 1000"),
+                    {{"F", file}});
+  EXPECT_EQ(launched.wait(), 2);
+  EXPECT_THAT(launched.error(),
+              AllOf(ContainsRegex("rank 1 .* exit code 2; the others have 5 s to end"),
+                    HasSubstr("rank 0 did not end by itself: SIGTERM"),
+                    HasSubstr("the first that ended was rank 1, which ended with exit code 2 and "
+                              "wrote no error; the output of rank 2, [2], says why")));
+}
+
+TEST(Launch, NoRankIsNamedThatWroteNothing) {
+  Launched launched(script({"--processes=2"}, "exit 1"));
+  EXPECT_EQ(launched.wait(), 1);
+  EXPECT_THAT(launched.error(), ContainsRegex("the first that ended was rank [01], which ended "
+                                              "with exit code 1; no rank that failed wrote why"));
 }
 
 TEST(Launch, ARankThatIgnoresSigtermIsKilled) {
