@@ -24,7 +24,8 @@ std::string value_text(const Json& value) {
 std::string as_flag(const BitsDifference::Flag& flag) {
   if (flag.name == kText) return "the same --text";
   if (flag.name == kSchedule) return "a --schedule with the order of the checkpoint's";
-  if (flag.name == "groups" && flag.saved == "none") return "no --groups";
+  if (flag.name == "groups" && flag.saved == "none")
+    return "no --groups and no --replicas, of which each is a group";
   if (flag.saved == "true") return "--" + flag.name;
   if (flag.saved == "false") return "--no" + flag.name;
   return "--" + flag.name + "=" + flag.saved;

@@ -100,8 +100,11 @@ TEST(Bits, TellWhatIsAnother) {
       {[](Settings& settings) { settings.seed = 4; }, "--seed=3"},
       {[](Settings& settings) { settings.bfloat16 = true; }, "--nobfloat16"},
       {[](Settings& settings) { settings.chunks = 2; }, "--chunks=4"},
-      {[](Settings& settings) { settings.groups = 1; }, "no --groups"},
-      {[](Settings& settings) { settings.replicas = 2; }, "no --groups"},
+      {[](Settings& settings) { settings.groups = 1; },
+       "no --groups and no --replicas, of which each is a group"},
+      // Where --groups was not given, but follows.
+      {[](Settings& settings) { settings.replicas = 2; },
+       "no --groups and no --replicas, of which each is a group"},
       {[](Settings& settings) { settings.schedule = parse_schedule("gpipe"); },
        "a --schedule with the order of the checkpoint's"},
   };

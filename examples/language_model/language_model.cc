@@ -363,16 +363,16 @@ class Run {
     if (difference.flags.empty()) return;
     if (!settings_.resume_anyway) {
       throw std::invalid_argument(absl::StrFormat(
-          "--resume=%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
+          "%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
           "give %s; or --resume_anyway to go on with what is given now",
-          settings_.resume, to_text(difference), flags_of_saved(difference)));
+          settings_.resume_as, to_text(difference), flags_of_saved(difference)));
     }
     out_.line("goes on with other bits than if it had not been stopped:\n" + to_text(difference));
   }
 
   void warn(const std::string& text) const {
     if (out_.on()) {
-      std::cerr << "warning: --resume=" << settings_.resume << ": " << text << std::endl;
+      std::cerr << "warning: " << settings_.resume_as << ": " << text << std::endl;
     }
   }
 
@@ -387,9 +387,8 @@ class Run {
     }
     if (step_ != progress.step || row_ != progress.rows) {
       throw std::invalid_argument(absl::StrFormat(
-          "--resume=%s: after %d steps of another --batch, or with --short_last and without, %d "
-          "rows",
-          settings_.resume, progress.step, progress.rows));
+          "%s: after %d steps of another --batch, or with --short_last and without, %d rows",
+          settings_.resume_as, progress.step, progress.rows));
     }
     out_.line(absl::StrFormat("resumed after step %d", step_));
   }

@@ -131,6 +131,7 @@ expect_mistake "--tied: false in the checkpoint, true now" "${again[@]}" --tied
 expect_mistake "--seed: 0 in the checkpoint, 1 now" "${again[@]}" --seed=1
 expect_mistake "give --packed --seed=0; or --resume_anyway" "${again[@]}" --seed=1 --nopacked
 expect_mistake "--groups: none in the checkpoint, 3 now" "${again[@]}" --groups=3
+expect_mistake "--resume_saved, --save=$work/own: the run would go on" "${tiny[@]}" --save="$work/own" --resume_saved --seed=1
 expect_mistake "--threads: 1 in the checkpoint, 2 now" "${again[@]}" --threads=2
 expect_mistake "--schedule: gradients added up in the order" "${again[@]}" --schedule=gpipe
 expect_mistake "--batch: 6 in the checkpoint, 3 now" "${again[@]}" --batch=3

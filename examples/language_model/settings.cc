@@ -369,11 +369,15 @@ void read_files(Settings& settings) {
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
     throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
   }
+  settings.resume_as = "--resume=" + settings.resume;
   if (absl::GetFlag(FLAGS_resume_saved)) {
     if (settings.save.empty()) {
       throw std::invalid_argument("--resume_saved: say where, with --save=FOLDER");
     }
-    if (gpipe::has_checkpoint(settings.save)) settings.resume = settings.save;
+    if (gpipe::has_checkpoint(settings.save)) {
+      settings.resume = settings.save;
+      settings.resume_as = "--resume_saved, --save=" + settings.save;
+    }
   }
   settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
   if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {

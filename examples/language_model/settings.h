@@ -55,6 +55,7 @@ struct Settings {
 
   // Files, made absolute; empty: none.
   std::string save, resume, json;
+  std::string resume_as;  // the flags that say so, for messages
   int64_t save_every = 0;
   bool resume_anyway = false;
 
