@@ -40,12 +40,19 @@ std::string meant(const std::string& family) {
   return closest.empty() ? "." : "; did you mean " + closest + "?";
 }
 
-std::vector<int64_t> numbers_of(const std::string& name, const std::string& list) {
+// `sizes`: words that could be meant instead.
+std::vector<int64_t> numbers_of(const std::string& name, const std::string& list,
+                                const std::vector<std::string>& sizes = {}) {
   std::vector<int64_t> numbers;
   for (const absl::string_view item : absl::StrSplit(list, ',')) {
     int64_t number = 0;
-    TORCH_CHECK_VALUE(absl::SimpleAtoi(item, &number), "model '", name, "': '", std::string(item),
-                      "' is no whole number; there are ", model_names());
+    if (!absl::SimpleAtoi(item, &number)) {
+      const std::string closest = text::closest(std::string(item), sizes);
+      TORCH_CHECK_VALUE(
+          false, "model '", name, "': '", std::string(item), "' is no whole number",
+          closest.empty() ? "; there are " : "; did you mean " + closest + "? There are ",
+          model_names());
+    }
     numbers.push_back(number);
   }
   return numbers;
@@ -75,7 +82,7 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
     if (size == "medium") return gpt2_medium();
     if (size == "large") return gpt2_large();
     if (size == "xl") return gpt2_xl();
-    const std::vector<int64_t> numbers = numbers_of(name, list);
+    const std::vector<int64_t> numbers = numbers_of(name, list, {"small", "medium", "large", "xl"});
     TORCH_CHECK_VALUE(numbers.size() == 4 || numbers.size() == 5, "model '", name, "' has ",
                       text::counted(static_cast<int64_t>(numbers.size()), "number"),
                       ", expected gpt2:small, medium, large or xl, or four: gpt2:L,E,H,T, blocks, "
@@ -91,7 +98,7 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
   if (size == "7b") return llama_7b();
   if (size == "13b") return llama_13b();
   if (size == "70b") return llama_70b();
-  const std::vector<int64_t> numbers = numbers_of(name, list);
+  const std::vector<int64_t> numbers = numbers_of(name, list, {"7b", "13b", "70b"});
   TORCH_CHECK_VALUE(numbers.size() == 5 || numbers.size() == 6, "model '", name, "' has ",
                     text::counted(static_cast<int64_t>(numbers.size()), "number"),
                     ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
