@@ -11,7 +11,6 @@
 #include <torch/utils.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -20,9 +19,9 @@
 #include <vector>
 
 #include "gpipe/distributed/world_ranks.h"
+#include "gpipe/distributed/world_training.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
-#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/sample_models.h"
 #include "gpipe/zero_optimizer.h"
@@ -40,68 +39,9 @@ using ::testing::HasSubstr;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
-constexpr int64_t kRows = 7;
-
-struct Training {
-  std::string text;  // all that is compared
-
-  void add(double number) {
-    char bits[40];
-    std::snprintf(bits, sizeof bits, "%a ", number);
-    text += bits;
-  }
-};
-
-// Three steps, each with clipping, and an evaluation. `where`: of the inputs and targets.
-std::string trained(GPipe pipe, const SampleModel& sample, const std::string& schedule,
-                    c10::Device where) {
-  Training training;
-  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
-  const auto there = [&](const Tensors& tensors) { return testing::on(where, tensors); };
-  for (int64_t k = 0; k < 3; ++k) {
-    optimizer.zero_grad();
-    torch::manual_seed(7 + k);
-    training.add(pipe->step(there(sample.inputs(kRows)), there(sample.targets(kRows)), sample.loss,
-                            StepOptions().schedule(schedule_by_name(schedule)))
-                     .loss);
-    training.add(pipe->clip_grad_norm_(0.1));
-    optimizer.step();
-  }
-  torch::manual_seed(3);
-  training.add(
-      pipe->evaluate(there(sample.inputs(kRows)), there(sample.targets(kRows)), sample.loss).loss);
-  return training.text + pipe->parameter_hash();
-}
-
-GPipeOptions options_for(int64_t layers, int64_t stages) {
-  return GPipeOptions(testing::all_balances(layers, stages).back())
-      .chunks(3)
-      .deferred_batch_norm(true)
-      .cpu_threads_per_stage(1);
-}
-
-void expect_one_processs_bits(const SampleModel& sample, const std::string& schedule,
-                              int64_t stages) {
-  WorldRanks ranks(2, [&](const World& world, const Say& say) {
-    const Placement placement = placement_by_name(schedule, stages);
-    const GPipeOptions options = options_for(sample.layers, stages);
-    GPipe alone(sample.make(), GPipeOptions(options).placement(placement).devices(
-                                   std::vector<c10::Device>(stages, device(0))));
-    say(trained(alone, sample, schedule, device(0)));
-    const c10::Device here = device(world.rank() + 1);
-    GPipe together(sample.make(),
-                   GPipeOptions(options).placement(placement).devices({here}).world(world));
-    say(trained(together, sample, schedule, here));
-  });
-  const std::vector<std::string> alone = ranks.lines();
-  EXPECT_THAT(alone, Each(alone.front()));
-  EXPECT_THAT(ranks.lines(), Each(alone.front())) << sample.name << ", " << schedule;
-  ranks.expect_ends();
-}
-
 TEST(WorldDevices, EverySampleModel) {
   for (const SampleModel& sample : testing::sample_models()) {
-    expect_one_processs_bits(sample, "1f1b", 2);
+    expect_one_processs_bits(sample, Spread());
   }
 }
 
@@ -110,7 +50,10 @@ TEST(WorldDevices, SeveralStagesInAProcess) {
   for (const SampleModel& sample : testing::sample_models()) {
     if (sample.layers < 4) continue;
     ++count;
-    expect_one_processs_bits(sample, "zb-v", 4);
+    Spread spread;
+    spread.schedule = "zb-v";
+    spread.stages = 4;
+    expect_one_processs_bits(sample, spread);
   }
   EXPECT_GE(count, 2);
 }
@@ -143,7 +86,7 @@ TEST(WorldDevices, TiedWeights) {
   sample.loss = [](const Tensors& outputs, const Tensors& targets) {
     return torch::mse_loss(outputs[0], targets[0]);
   };
-  expect_one_processs_bits(sample, "1f1b", 2);
+  expect_one_processs_bits(sample, Spread());
 }
 
 nn::Sequential normed() {
@@ -168,18 +111,18 @@ TEST(WorldDevices, ReplicasAndTheirShardedOptimizer) {
     ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
       return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.01);
     });
-    Training training;
+    std::string text;
     for (int64_t k = 0; k < 3; ++k) {
       optimizer.zero_grad();
       torch::manual_seed(k);
       const Tensors rows = rows_of(where, world.rows(8, 4));
-      training.add(pipe->step(rows, rows, kSquares).loss);
+      text += bits(pipe->step(rows, rows, kSquares).loss);
       optimizer.step();
     }
     for (const torch::Tensor& buffer : pipe->buffers()) {
-      training.add(buffer.to(torch::kCPU, torch::kDouble).sum().item<double>());
+      text += bits(buffer.to(torch::kCPU, torch::kDouble).sum().item<double>());
     }
-    return training.text + pipe->parameter_hash();
+    return text + pipe->parameter_hash();
   };
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
     say(run(World(), GPipeOptions({4}), device(0)));

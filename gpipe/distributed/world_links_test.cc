@@ -5,13 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn.h>
-#include <torch/optim.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -25,8 +23,8 @@
 #include "gpipe/distributed/loopback_processes.h"
 #include "gpipe/distributed/socket_link.h"
 #include "gpipe/distributed/world_ranks.h"
+#include "gpipe/distributed/world_training.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/fake_accelerator/allocator.h"
 #include "gpipe/testing/fake_accelerator/backend.h"
@@ -48,67 +46,11 @@ using ::testing::Not;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
-constexpr int64_t kRows = 7;
-
-// Ranks whose environment has it.
-WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main) {
-  setenv("GPIPE_DEVICE_LINKS", links.c_str(), /*overwrite=*/1);
-  return WorldRanks(size, main);
-}
-
-std::string bits(double number) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%a ", number);
-  return text;
-}
-
-std::string trained(GPipe pipe, const SampleModel& sample, const std::string& schedule,
-                    c10::Device where) {
-  torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
-  const auto there = [&](const Tensors& tensors) { return testing::on(where, tensors); };
-  std::string text;
-  for (int64_t k = 0; k < 3; ++k) {
-    optimizer.zero_grad();
-    torch::manual_seed(7 + k);
-    // Rows, so shapes and sizes, change from step to step.
-    text += bits(pipe->step(there(sample.inputs(kRows + k)), there(sample.targets(kRows + k)),
-                            sample.loss, StepOptions().schedule(schedule_by_name(schedule)))
-                     .loss);
-    text += bits(pipe->clip_grad_norm_(0.1));
-    optimizer.step();
-  }
-  torch::manual_seed(3);
-  text += bits(
-      pipe->evaluate(there(sample.inputs(kRows)), there(sample.targets(kRows)), sample.loss).loss);
-  return text + pipe->parameter_hash();
-}
-
-void expect_one_processs_bits(const SampleModel& sample, const std::string& schedule,
-                              int64_t stages, int64_t processes) {
-  auto ranks = ranks_with("sockets", processes, [&](const World& world, const Say& say) {
-    const Placement placement = placement_by_name(schedule, stages);
-    const GPipeOptions options = GPipeOptions(testing::all_balances(sample.layers, stages).back())
-                                     .chunks(3)
-                                     .deferred_batch_norm(true)
-                                     .cpu_threads_per_stage(1);
-    GPipe alone(sample.make(), GPipeOptions(options).placement(placement).devices(
-                                   std::vector<c10::Device>(stages, device(0))));
-    say(trained(alone, sample, schedule, device(0)));
-    const c10::Device here = device(world.rank() + 1);
-    GPipe together(sample.make(),
-                   GPipeOptions(options).placement(placement).devices({here}).world(world));
-    const std::string text = trained(together, sample, schedule, here);
-    say(sent_by_sockets() > 0 ? text : "it went by way of the host");
-  });
-  const std::vector<std::string> alone = ranks.lines();
-  EXPECT_THAT(alone, Each(alone.front()));
-  EXPECT_THAT(ranks.lines(), Each(alone.front())) << sample.name << ", " << schedule;
-  ranks.expect_ends();
-}
-
 TEST(WorldLinks, EverySampleModel) {
   for (const SampleModel& sample : testing::sample_models()) {
-    expect_one_processs_bits(sample, "1f1b", 2, 2);
+    Spread spread;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
   }
 }
 
@@ -118,9 +60,23 @@ TEST(WorldLinks, SeveralStagesInAProcess) {
   for (const SampleModel& sample : testing::sample_models()) {
     if (sample.layers < 4) continue;
     ++count;
-    expect_one_processs_bits(sample, "zb-v", 4, 2);
+    Spread spread;
+    spread.schedule = "zb-v";
+    spread.stages = 4;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
   }
   EXPECT_GE(count, 2);
+}
+
+// Each replica has links of its own; gradients are added up over them by way of the host.
+TEST(WorldLinks, Replicas) {
+  for (const SampleModel& sample : testing::sample_models()) {
+    Spread spread;
+    spread.replicas = 2;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
+  }
 }
 
 void check_programs(const World& world, uint64_t first_seed, int64_t count,
