@@ -77,6 +77,11 @@ class World {
 
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
+  // The number of this process among those of its machine, from 0: for its device,
+  // c10::Device(c10::kCUDA, world.local_rank()). As its launcher has given it (LOCAL_RANK of
+  // torchrun and our launcher, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, SLURM_LOCALID);
+  // from_environment() throws where several processes lack it. 0 if this process is alone.
+  int64_t local_rank() const { return local_rank_; }
   int64_t replicas() const { return replicas_; }
   // Of a replica's pipeline.
   int64_t processes_each() const { return size_ / replicas_; }
@@ -93,14 +98,16 @@ class World {
   RowRange rows(int64_t global_rows, int64_t chunks) const;
 
   // For the library's own use. `processes`: null if this process is alone.
-  World(std::shared_ptr<internal::Processes> processes, int64_t rank, int64_t size)
-      : processes_(std::move(processes)), rank_(rank), size_(size) {}
+  World(std::shared_ptr<internal::Processes> processes, int64_t rank, int64_t size,
+        int64_t local_rank = 0)
+      : processes_(std::move(processes)), rank_(rank), size_(size), local_rank_(local_rank) {}
   const std::shared_ptr<internal::Processes>& processes() const { return processes_; }
 
  private:
   std::shared_ptr<internal::Processes> processes_;
   int64_t rank_ = 0;
   int64_t size_ = 1;
+  int64_t local_rank_ = 0;
   int64_t replicas_ = 1;
 };
 

@@ -34,6 +34,13 @@ TEST(World, AGridNumbersTheProcessesOfEachReplica) {
   EXPECT_EQ(world.size(), 6);
 }
 
+TEST(World, LocalRank) {
+  EXPECT_EQ(World().local_rank(), 0);
+  EXPECT_EQ(World(nullptr, 5, 6).local_rank(), 0);
+  EXPECT_EQ(World(nullptr, 5, 6, 1).local_rank(), 1);
+  EXPECT_EQ(World(nullptr, 5, 6, 1).grid(2, 3).local_rank(), 1);
+}
+
 // Each micro-batch has ceil(rows / chunks) rows, and a replica those of its chunks.
 TEST(World, RowsAreThoseOfTheReplicasChunks) {
   for (const int64_t replicas : {1, 2, 3, 4}) {

@@ -1,6 +1,7 @@
 // Trains a language model on a text, as a pipeline, and lets it write. README.md says how.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <torch/cuda.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -137,7 +138,7 @@ gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& mo
                  .groups(settings.groups)
                  .checkpoint(settings.checkpoint)
                  .cpu_threads_per_stage(settings.threads)
-                 .devices(settings.devices)
+                 .devices(own_devices(settings.devices, world, torch::cuda::device_count()))
                  .world(world));
 }
 
@@ -318,7 +319,7 @@ class Run {
     if (world_.size() > 1 && settings_.devices.size() > 1) {
       throw std::invalid_argument(
           absl::StrFormat("--devices: %d of them; several processes have one device each, such as "
-                          "cuda:$LOCAL_RANK",
+                          "cuda",
                           settings_.devices.size()));
     }
     const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);

@@ -89,7 +89,7 @@ ABSL_FLAG(int64_t, threads, 0,
 ABSL_FLAG(std::string, devices, "",
           "A device for each partition, such as cuda:0,cuda:1 or cpu,cpu. Default: every CUDA "
           "device in order; without one, the CPU. Over processes: the one device of this process, "
-          "by default the CPU.");
+          "by default the CPU; cuda is the one with the process's number on its machine.");
 ABSL_FLAG(bool, plain, false,
           "The same network without a pipeline, on the CPU with all threads, to compare.");
 ABSL_FLAG(bool, explain, false,
@@ -427,6 +427,22 @@ void read_flags(Settings& settings) {
   read_files(settings);
   check_samples(settings);
   check_plain(settings);
+}
+
+std::vector<c10::Device> own_devices(const std::vector<c10::Device>& devices,
+                                     const gpipe::World& world, int64_t count) {
+  const bool is_for_each = world.size() > 1 && devices.size() == 1 && devices.front().is_cuda() &&
+                           !devices.front().has_index();
+  if (!is_for_each) return devices;
+  const int64_t number = world.local_rank();
+  if (number >= count) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--devices=cuda: each process has the device with its number on its machine, and there is "
+        "no cuda:%d here, but %d of them; start fewer processes, or say which, as in "
+        "--devices=cuda:0",
+        number, count));
+  }
+  return {c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number))};
 }
 
 }  // namespace language_model

@@ -13,6 +13,7 @@
 #include "examples/language_model/documents.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/pipeline_setup.h"
+#include "gpipe/world.h"
 #include "models/transformer_options.h"
 
 namespace language_model {
@@ -78,6 +79,12 @@ void read_flags(Settings& settings);
 
 // Whether a schedule adds up gradients in the order of the micro-batches.
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule);
+
+// What GPipeOptions::devices of this process gets. Over several processes "cuda" alone is the
+// device with the number that the process has on its machine, which has `count` of them. Throws
+// std::invalid_argument if that is too few.
+std::vector<c10::Device> own_devices(const std::vector<c10::Device>& devices,
+                                     const gpipe::World& world, int64_t count);
 
 }  // namespace language_model
 

@@ -294,7 +294,7 @@ World World::from_environment(const WorldOptions& options) {
     }
     return World(std::make_shared<distributed::ConnectedProcesses>(
                      distributed::Session::connect(environment, session), kind),
-                 environment.rank, environment.size);
+                 environment.rank, environment.size, environment.local_rank);
   } catch (...) {
     distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());
     throw;

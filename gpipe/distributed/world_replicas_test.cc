@@ -18,6 +18,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -26,6 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/master_port.h"
+#include "gpipe/distributed/rank_processes.h"
 #include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/processes/processes.h"
@@ -264,6 +267,20 @@ std::vector<std::string> outcomes(int64_t processes,
   EXPECT_THAT(ranks.lines(), Each(::testing::SizeIs(16)));
   ranks.expect_ends();
   return lines;
+}
+
+// Whatever rank and process it has.
+TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
+  const MasterPort port;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 2, port.number());
+    setenv("LOCAL_RANK", std::to_string(1 - rank).c_str(), /*overwrite=*/1);
+    const World world = World::from_environment(WorldRanks::quick());
+    say(std::to_string(world.local_rank()) + ", " + std::to_string(world.grid(2, 1).local_rank()));
+  });
+  EXPECT_EQ(ranks.next(0), "1, 1");
+  EXPECT_EQ(ranks.next(1), "0, 0");
+  for (int64_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
 TEST(WorldReplicas, RowsOfOthersAreRefused) {

@@ -1,0 +1,37 @@
+#include "examples/language_model/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <vector>
+
+#include "gpipe/world.h"
+
+namespace language_model {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using Devices = std::vector<c10::Device>;
+
+const Devices kAnyOfCuda = {c10::Device(c10::kCUDA)};
+
+TEST(OwnDevices, AreThoseThatAreGiven) {
+  const gpipe::World two(nullptr, 1, 2, 1);
+  for (const Devices& given :
+       {Devices(), Devices{c10::Device("cpu")}, Devices{c10::Device("cuda:0")}}) {
+    EXPECT_EQ(own_devices(given, two, 2), given);
+  }
+  EXPECT_EQ(own_devices(kAnyOfCuda, gpipe::World(), 2), kAnyOfCuda);
+}
+
+TEST(OwnDevices, OfAProcessIsTheOneWithItsNumberOnItsMachine) {
+  const gpipe::World fourth(nullptr, 3, 4, 1);
+  EXPECT_EQ(own_devices(kAnyOfCuda, fourth, 2), Devices{c10::Device("cuda:1")});
+  EXPECT_THAT([&] { own_devices(kAnyOfCuda, fourth, 1); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("no cuda:1 here, but 1 of them")));
+}
+
+}  // namespace
+}  // namespace language_model
