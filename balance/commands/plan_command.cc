@@ -148,24 +148,7 @@ void read_choices(Settings& settings) {
   options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch));
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   if (checkpoint != "any") options.checkpoints({parse_checkpoint(checkpoint)});
-  const std::string schedules = absl::GetFlag(FLAGS_schedules);
-  if (!schedules.empty()) {
-    std::vector<std::string> names = absl::StrSplit(schedules, ',');
-    for (const std::string& each : names) {
-      if (each == "search") continue;
-      try {
-        (void)schedule_by_name(each);
-      } catch (const std::invalid_argument& error) {
-        throw std::invalid_argument("--schedules=" + schedules + ": " + error.what());
-      }
-    }
-    if (names == std::vector<std::string>{"search"}) {
-      throw std::invalid_argument(
-          "--schedules=search: a search goes on from a schedule; give one beside it, such as "
-          "1f1b,search");
-    }
-    options.schedules(std::move(names));
-  }
+  options.schedules(parse_schedules(absl::GetFlag(FLAGS_schedules)));
   std::vector<int64_t> stages =
       parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
   if (stages.empty())

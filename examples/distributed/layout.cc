@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/schedule/named_schedule.h"
-
 namespace distributed {
 
 gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas) {
@@ -32,14 +30,14 @@ std::vector<int64_t> even_balance(int64_t layers, int64_t stages) {
   return balance;
 }
 
-gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
+gpipe::Placement placement_over(const gpipe::World& world, const gpipe::ScheduleChoice& schedule,
                                 int64_t stages) {
-  gpipe::Placement placement = gpipe::placement_by_name(schedule, stages);
+  gpipe::Placement placement = schedule.placement(stages);
   if (world.processes_each() == 1) return placement;
   if (placement.workers() < world.processes_each()) {
     throw std::invalid_argument(
-        "--stages=" + std::to_string(stages) + ": with --schedule=" + schedule + " they are for " +
-        std::to_string(placement.workers()) +
+        "--stages=" + std::to_string(stages) + ": with --schedule=" + schedule.name +
+        " they are for " + std::to_string(placement.workers()) +
         (placement.workers() == 1 ? " process" : " processes") + ", and there are " +
         std::to_string(world.processes_each()) + (world.replicas() > 1 ? " in each replica" : "") +
         "; give more stages, or start fewer processes");

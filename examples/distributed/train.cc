@@ -123,13 +123,13 @@ std::unique_ptr<Settings> read_flags() {
                                 ": give a number from 1, or 0 for the default");
   }
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
-  settings->schedule = {schedule, gpipe::schedule_by_name(schedule)};
+  settings->schedule = gpipe::choice_by_name(schedule, "--schedule=" + schedule);
   settings->trace = absl::GetFlag(FLAGS_trace);
   settings->text = read_bytes(absl::GetFlag(FLAGS_text));
   return settings;
 }
 
-gpipe::GPipe make_pipe(const gpipe::World& world, const std::string& schedule) {
+gpipe::GPipe make_pipe(const gpipe::World& world, const gpipe::ScheduleChoice& schedule) {
   const int64_t stages =
       absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.processes_each();
   torch::nn::Sequential model = make_model();
@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
       [&](const gpipe::World& processes) -> std::function<int()> {
         const gpipe::World world =
             distributed::world_of_replicas(processes, absl::GetFlag(FLAGS_replicas));
-        const gpipe::GPipe pipe = make_pipe(world, settings->schedule.name);
+        const gpipe::GPipe pipe = make_pipe(world, settings->schedule);
         return [settings, world, pipe] {
           train(*settings, world, pipe);
           return 0;

@@ -130,15 +130,15 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
 gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& model,
                        const std::vector<int64_t>& balance, const gpipe::World& world) {
   const auto stages = static_cast<int64_t>(balance.size());
-  return gpipe::GPipe(
-      model, gpipe::GPipeOptions(balance)
-                 .placement(distributed::placement_over(world, settings.schedule.name, stages))
-                 .chunks(settings.chunks)
-                 .groups(settings.groups)
-                 .checkpoint(settings.checkpoint)
-                 .cpu_threads_per_stage(settings.threads)
-                 .devices(settings.devices)
-                 .world(world));
+  return gpipe::GPipe(model,
+                      gpipe::GPipeOptions(balance)
+                          .placement(distributed::placement_over(world, settings.schedule, stages))
+                          .chunks(settings.chunks)
+                          .groups(settings.groups)
+                          .checkpoint(settings.checkpoint)
+                          .cpu_threads_per_stage(settings.threads)
+                          .devices(settings.devices)
+                          .world(world));
 }
 
 gpipe::StepOptions step_options(const Settings& settings) {

@@ -19,7 +19,6 @@
 #include "command/flag_values.h"
 #include "examples/language_model/bible_data.h"
 #include "gpipe/saving/saving.h"
-#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/verify.h"
 #include "gpipe/world.h"
@@ -330,7 +329,7 @@ void read_pipeline(Settings& settings) {
   }
   check_layers(settings, balance);
   settings.schedule = gpipe::balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
-  if (settings.stages) gpipe::placement_by_name(settings.schedule.name, *settings.stages);
+  if (settings.stages) (void)settings.schedule.placement(*settings.stages);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > settings.batch) {
     throw std::invalid_argument(absl::StrFormat(
