@@ -748,11 +748,10 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
     if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
   }
   LeavesApart walk(slot.leaves);
-  GraphTask task;
-  task.keep = true;
+  walk.settings.keep_graph = true;
   int64_t layer = -1;
   std::vector<Packet> of_inputs =
-      slot.recorded.graph.backward(std::move(packets), Roots(), task, walk, layer);
+      slot.recorded.graph.backward(std::move(packets), Roots(), BackwardPart::kWhole, walk, layer);
   variable_list results;
   for (const auto& [port, item] : slot.input_gradients) {
     results.push_back(of_inputs.empty() ? at::Tensor()
