@@ -26,6 +26,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/usable_cores.h"
+#include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "examples/distributed/command.h"
@@ -115,9 +116,9 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
   const int64_t stages = settings.stages.value_or(world.size() > 1 ? world.processes_each() : 2);
   if (settings.cut == "even") return distributed::even_balance(layers, stages);
   if (world.size() > 1) {
-    throw std::invalid_argument("--balance=" + settings.cut +
-                                ": several processes would measure several cuts; run it in one "
-                                "process, and give all of them the numbers that it prints");
+    throw command::wrong_value("balance", settings.cut,
+                               "several processes would measure several cuts; run it in one "
+                               "process, and give all of them the numbers that it prints");
   }
   if (settings.cut == "best") return best_balance(settings, model, rows, stages, out);
   return gpipe::balance::balance_by_time(
@@ -362,10 +363,11 @@ class Run {
     }
     if (difference.flags.empty()) return;
     if (!settings_.resume_anyway) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--resume=%s: the run would go on with other bits than if it had not been stopped:\n%s\n"
-          "give %s; or --resume_anyway to go on with what is given now",
-          settings_.resume, to_text(difference), flags_of_saved(difference)));
+      throw command::wrong_value(
+          "resume", settings_.resume,
+          absl::StrFormat("the run would go on with other bits than if it had not been stopped:\n"
+                          "%s\ngive %s; or --resume_anyway to go on with what is given now",
+                          to_text(difference), flags_of_saved(difference)));
     }
     out_.line("goes on with other bits than if it had not been stopped:\n" + to_text(difference));
   }
@@ -386,10 +388,11 @@ class Run {
       ++step_;
     }
     if (step_ != progress.step || row_ != progress.rows) {
-      throw std::invalid_argument(absl::StrFormat(
-          "--resume=%s: after %d steps of another --batch, or with --short_last and without, %d "
-          "rows",
-          settings_.resume, progress.step, progress.rows));
+      throw command::wrong_value(
+          "resume", settings_.resume,
+          absl::StrFormat("after %d steps of another --batch, or with --short_last and without, "
+                          "%d rows",
+                          progress.step, progress.rows));
     }
     out_.line(absl::StrFormat("resumed after step %d", step_));
   }
