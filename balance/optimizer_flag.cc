@@ -7,9 +7,10 @@
 #include <torch/optim/sgd.h>
 
 #include <memory>
-#include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "command/wrong_value.h"
 
 namespace gpipe::balance {
 namespace {
@@ -35,8 +36,8 @@ MakeOptimizer parse_optimizer(const std::string& text) {
   if (text == "adagrad") return maker<torch::optim::Adagrad>();
   if (text == "adam") return maker<torch::optim::Adam>();
   if (text == "adamw") return maker<torch::optim::AdamW>();
-  throw std::invalid_argument("--optimizer=" + text +
-                              ": give none, sgd, momentum, rmsprop, adagrad, adam or adamw");
+  throw command::wrong_value("optimizer", text,
+                             "give none, sgd, momentum, rmsprop, adagrad, adam or adamw");
 }
 
 }  // namespace gpipe::balance

@@ -56,6 +56,7 @@
 #include "command/run.h"
 #include "command/select_names.h"
 #include "command/usable_cores.h"
+#include "command/wrong_value.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -449,7 +450,7 @@ Settings read_settings() {
                                             {"unet", "amoebanetd", "resnet", "transformer"});
   const auto positive = [](const char* flag, double value) {
     if (value > 0 && value < 1e6) return value;
-    throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number above 0", flag, value));
+    throw command::wrong_value(flag, value, "give a number above 0");
   };
   settings.seconds = 60 * positive("minutes", absl::GetFlag(FLAGS_minutes));
   settings.profile_seconds = positive("profile_seconds", absl::GetFlag(FLAGS_profile_seconds));

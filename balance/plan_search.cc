@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "balance/fitting_cut.h"
+#include "balance/step_model.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search.h"
@@ -70,6 +71,8 @@ class Search {
  public:
   explicit Search(const PlanProblem& problem) : problem_(problem) {
     check();
+    link_.bandwidth = problem.machine.bandwidth;
+    link_.latency = problem.machine.latency;
     layers_ = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
     may_begin_.assign(static_cast<size_t>(layers_), true);
     for (const LayerRange& range : problem.machine.keep_together) {
@@ -170,13 +173,8 @@ class Search {
       bytes += static_cast<double>(layer.output) / static_cast<double>(layers_);
     }
     if (!(costs.stage.forward + costs.stage.backward > 0)) return GeneratorCosts();
-    costs.transfer = transfer(bytes);
+    costs.transfer = link_.seconds(bytes);
     return costs;
-  }
-
-  double transfer(double bytes) const {
-    return problem_.machine.latency +
-           (problem_.machine.bandwidth > 0 ? bytes / problem_.machine.bandwidth : 0.0);
   }
 
   void add(size_t cut, const std::string& name, int64_t per_device,
@@ -536,7 +534,7 @@ class Search {
       if (j + 1 < explanation.partitions.size()) {
         const auto last = static_cast<size_t>(partition.layers.last);
         options.activation_transfer.push_back(
-            transfer(static_cast<double>(profile.layers[last].output)));
+            link_.seconds(static_cast<double>(profile.layers[last].output)));
       }
       const auto device = static_cast<size_t>(options.placement.worker_of(static_cast<int64_t>(j)));
       fixed[device] += static_cast<double>(partition.fixed);
@@ -555,7 +553,7 @@ class Search {
       const int64_t from = partition_of(skip.from);
       const int64_t to = partition_of(skip.to);
       if (from == to) continue;
-      const double takes = transfer(static_cast<double>(skip.bytes));
+      const double takes = link_.seconds(static_cast<double>(skip.bytes));
       options.skips.push_back({from, to, takes, takes});
     }
     for (size_t d = 0; d < fixed.size() && !problem_.limits.empty(); ++d) {
@@ -693,6 +691,7 @@ class Search {
   }
 
   const PlanProblem& problem_;
+  Machine link_;  // between two devices: nothing else of it is used
   int64_t layers_ = 0;
   int64_t pieces_ = 0;
   std::vector<bool> may_begin_;  // [layer] a partition

@@ -19,6 +19,9 @@ Checkpoint parse_checkpoint(const std::string& text);
 // A name of schedule_by_name(), to be read once: what runs takes the choice. Its generator throws
 // where the stages are no multiple of those that the schedule has on a worker.
 ScheduleChoice parse_schedule(const std::string& text);
+// "1f1b,search": names for PlanOptions::schedules(), separated by commas; none for an empty text.
+// Also throws for a search alone, which has no schedule to go on from.
+std::vector<std::string> parse_schedules(const std::string& text);
 
 // "8,16": numbers from 1 to `most`, separated by commas; none for an empty text. Throws
 // std::invalid_argument that names the flag and what is no such number. `most_text`: `most` in the

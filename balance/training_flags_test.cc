@@ -17,6 +17,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using ::testing::StrEq;
 using ::testing::ThrowsMessage;
 
@@ -64,6 +66,19 @@ TEST(TrainingFlags, OtherNamesAreRefused) {
       ThrowsMessage<std::invalid_argument>(AllOf(
           HasSubstr("--schedule=1f1bb: "), HasSubstr("did you mean 1f1b?"), HasSubstr("zb-v"))));
   EXPECT_THROW(parse_schedule(""), std::invalid_argument);
+}
+
+TEST(TrainingFlags, SchedulesAreNamesAndASearch) {
+  EXPECT_THAT(parse_schedules(""), IsEmpty());
+  EXPECT_THAT(parse_schedules("zb-h1, search,1f1b"), ElementsAre("zb-h1", "search", "1f1b"));
+  const auto refused = [](const std::string& text, const std::string& why) {
+    EXPECT_THAT([&] { parse_schedules(text); },
+                ThrowsMessage<std::invalid_argument>(
+                    AllOf(StartsWith("--schedules=" + text + ": "), HasSubstr(why))));
+  };
+  refused("1f1b,zbv", "did you mean zb-v?");
+  refused("1f1b,", "there is no schedule ''");
+  refused("search", "give one beside it");
 }
 
 TEST(TrainingFlags, CountsAreNumbersUpToTheMost) {

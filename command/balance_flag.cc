@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "command/wrong_value.h"
 
 namespace gpipe::command {
 
@@ -19,8 +20,8 @@ std::vector<int64_t> parse_balance(const std::string& text) {
   for (const absl::string_view item : absl::StrSplit(list, ',')) {
     int64_t layers = 0;
     if (!absl::SimpleAtoi(item, &layers) || layers <= 0) {
-      throw std::invalid_argument("--balance=" + text +
-                                  ": give the layers of each partition, at least 1, such as 20,31");
+      throw wrong_value("balance", text,
+                        "give the layers of each partition, at least 1, such as 20,31");
     }
     balance.push_back(layers);
   }
@@ -34,8 +35,8 @@ void check_balance_sum(const std::vector<int64_t>& balance, int64_t layers,
   int64_t sum = 0;
   for (const int64_t count : balance) sum += std::min(count, kMost);
   if (balance.empty() || sum == layers) return;
-  throw std::invalid_argument(absl::StrCat("--balance=", given, " sums up to ", sum, ", but ",
-                                           network, " has ", layers, " layers", hint));
+  throw std::invalid_argument(absl::StrCat(flag_text("balance", given), " sums up to ", sum,
+                                           ", but ", network, " has ", layers, " layers", hint));
 }
 
 std::string to_text(const std::vector<int64_t>& numbers) {

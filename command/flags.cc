@@ -10,6 +10,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "command/wrap.h"
+#include "command/wrong_value.h"
 #include "text/closest.h"
 
 namespace gpipe::command {
@@ -76,13 +77,12 @@ bool is_unsigned(const absl::CommandLineFlag& flag) {
 }
 
 void set(absl::CommandLineFlag& flag, const std::string& value) {
-  const std::string given = "--" + std::string(flag.Name()) + "=" + value;
   // Mostly an empty shell variable. To get the default, leave the flag out.
-  if (value.empty()) throw std::invalid_argument(given + " has no value");
+  if (value.empty()) throw std::invalid_argument(flag_text(flag.Name(), "") + " has no value");
   std::string error;
   if (flag.ParseFrom(value, &error)) return;
-  throw std::invalid_argument(given + ": give " +
-                              (is_whole_number(flag)   ? "a whole number"
+  throw wrong_value(flag.Name(), value,
+                    "give " + (is_whole_number(flag)   ? "a whole number"
                                : is_unsigned(flag)     ? "a whole number from 0 on"
                                : flag.IsOfType<bool>() ? "true or false"
                                                        : "another value: " + error));

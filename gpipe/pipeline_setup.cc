@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "gpipe/schedule/named_schedule.h"
 #include "text/closest.h"
 
 namespace gpipe {
@@ -11,6 +12,14 @@ namespace {
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 
 }  // namespace
+
+ScheduleChoice choice_by_name(const std::string& name, const std::string& given) {
+  try {
+    return {name, schedule_by_name(name)};
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(given + ": " + error.what());
+  }
+}
 
 Checkpoint checkpoint_by_name(const std::string& name, const std::string& given) {
   std::vector<std::string> names;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint.h"
+#include "gpipe/placement.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
@@ -16,6 +17,10 @@ namespace gpipe {
 struct ScheduleChoice {
   std::string name;  // for people, e.g. "1f1b"
   ScheduleGenerator make;
+
+  // Where it has its stages. For a schedule with a name that is placement_by_name(), whatever the
+  // number of micro-batches. Throws what `make` throws for these stages.
+  Placement placement(int64_t stages) const { return make(stages, 1).placement(); }
 };
 
 // The values of GPipeOptions and StepOptions:
@@ -33,6 +38,10 @@ struct PipelineSetup {
   // The same mode for all partitions of the balance.
   void checkpoint_all(Checkpoint mode) { checkpoints.assign(balance.size(), mode); }
 };
+
+// The schedule of that name (schedule_by_name()). Throws std::invalid_argument for any other one,
+// with what was probably meant: "`given`: there is no schedule ...".
+ScheduleChoice choice_by_name(const std::string& name, const std::string& given);
 
 // The mode of that text (to_text(Checkpoint)). Throws std::invalid_argument for any other one, with
 // what was probably meant: "`given`: give always, except_last or never".

@@ -11,8 +11,11 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 using ::testing::StrEq;
 using ::testing::ThrowsMessage;
 
@@ -34,6 +37,24 @@ TEST(PipelineSetup, OtherTextsAreRefusedWithTheOneThatWasMeant) {
   refused("Except-Last",
           "--checkpoint=Except-Last: give always, except_last or never; did you mean except_last?");
   refused("alway", "--checkpoint=alway: give always, except_last or never; did you mean always?");
+}
+
+TEST(PipelineSetup, ChoicesAreSchedulesWithTheirPlacements) {
+  for (const NamedSchedule& named : named_schedules()) {
+    const ScheduleChoice choice = choice_by_name(named.name, "--schedule=x");
+    EXPECT_EQ(choice.name, named.name);
+    EXPECT_EQ(choice.make(6, 5), schedule_by_name(named.name, 6, 5)) << named.name;
+    EXPECT_EQ(choice.placement(6), placement_by_name(named.name, 6)) << named.name;
+  }
+}
+
+TEST(PipelineSetup, OtherSchedulesAreRefusedWithTheOneThatWasMeant) {
+  EXPECT_THAT([] { choice_by_name("zbv", "--schedules=1f1b,zbv"); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(StartsWith("--schedules=1f1b,zbv: there is no schedule 'zbv'"),
+                        HasSubstr("did you mean zb-v?"))));
+  EXPECT_THAT([] { choice_by_name("zb-v", "--schedule=zb-v").placement(3); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("take 2 or 4 stages")));
 }
 
 TEST(PipelineSetup, IsThatOfAStepWithoutOptions) {

@@ -36,6 +36,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "command/wrong_value.h"
 #include "gpipe/cut_sizes.h"
 
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
@@ -116,14 +117,14 @@ c10::Device parse_device(const std::string& text) {
   const bool numbered =
       text.rfind("cuda:", 0) == 0 && absl::SimpleAtoi(text.substr(5), &index) && index >= 0;
   if (text != "cuda" && !numbered) {
-    throw std::invalid_argument("--device=" + text +
-                                ": give cpu, cuda, or cuda and a number, such "
-                                "as cuda:1");
+    throw command::wrong_value("device", text,
+                               "give cpu, cuda, or cuda and a number, such as cuda:1");
   }
   const int64_t devices{torch::cuda::device_count()};
   if (index >= devices) {
-    throw std::invalid_argument(absl::StrFormat("--device=%s: this machine has %d CUDA device%s",
-                                                text, devices, devices == 1 ? "" : "s"));
+    throw command::wrong_value(
+        "device", text,
+        absl::StrFormat("this machine has %d CUDA device%s", devices, devices == 1 ? "" : "s"));
   }
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
@@ -134,7 +135,7 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double value = 0;
     if (!absl::SimpleAtod(item, &value) || !std::isfinite(value) || value <= 0) {
-      throw std::invalid_argument("--slowness=" + text + ": give numbers above 0, such as 1,1,2");
+      throw command::wrong_value("slowness", text, "give numbers above 0, such as 1,1,2");
     }
     result.push_back(value);
   }
@@ -149,10 +150,11 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
 // Rows of a micro-batch, and how many micro-batches there are.
 void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
   if (chunks > batch) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--chunks=%d: a mini-batch of %d rows cannot be cut into more micro-batches than rows; "
-        "give --chunks=%d, which is what a pipeline would make of it",
-        chunks, batch, batch));
+    throw command::wrong_value(
+        "chunks", chunks,
+        absl::StrFormat("a mini-batch of %d rows cannot be cut into more micro-batches than rows; "
+                        "give --chunks=%d, which is what a pipeline would make of it",
+                        batch, batch));
   }
   const CutSizes cut = cut_sizes(batch, chunks);
   settings.rows = cut.rows;
@@ -232,17 +234,17 @@ void read_cut(Settings& settings) {
     throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
   }
   if (given > 0 && given != settings.partitions) {
-    throw std::invalid_argument(
-        absl::StrFormat("--partitions=%d: --balance has %d", settings.partitions, given));
+    throw command::wrong_value("partitions", settings.partitions,
+                               absl::StrCat("--balance has ", given));
   }
   const int64_t layers = layers_of(settings);
   const std::string name = !settings.model_name.empty() ? settings.model_name
                            : settings.model.make        ? settings.model.title()
                                                         : "the profile";
   if (settings.partitions > layers) {
-    throw std::invalid_argument(absl::StrFormat("--partitions=%d: %s has %d layers only%s",
-                                                settings.partitions, name, layers,
-                                                one_layer_hint(layers)));
+    throw command::wrong_value(
+        "partitions", settings.partitions,
+        absl::StrFormat("%s has %d layers only%s", name, layers, one_layer_hint(layers)));
   }
   command::check_balance_sum(settings.balance, layers, absl::StrJoin(settings.balance, ","), name,
                              one_layer_hint(layers));
@@ -261,8 +263,8 @@ void read_options(Settings& settings) {
   options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
   options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
   if (options.param_scale > kMostParamScale) {
-    throw std::invalid_argument(absl::StrFormat("--param_scale=%g: give a number from 0 to %g",
-                                                options.param_scale, kMostParamScale));
+    throw command::wrong_value("param_scale", options.param_scale,
+                               absl::StrFormat("give a number from 0 to %g", kMostParamScale));
   }
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large

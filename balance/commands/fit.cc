@@ -14,6 +14,7 @@
 #include "balance/commands/fit_command.h"
 #include "balance/commands/zoo_model.h"
 #include "command/flag_values.h"
+#include "command/wrong_value.h"
 #include "models/by_name.h"
 
 ABSL_FLAG(std::string, model, "",
@@ -34,8 +35,8 @@ constexpr int64_t kMostMembers = 1024;
 
 ModelFamily family_of(const std::string& name, std::optional<int64_t> given_step) {
   if (std::count(name.begin(), name.end(), '*') != 1) {
-    throw std::invalid_argument(absl::StrCat(
-        "--family=", name, ": give one * for the number that grows, such as unet:*,160"));
+    throw command::wrong_value("family", name,
+                               "give one * for the number that grows, such as unet:*,160");
   }
   const bool first = absl::StrContains(name, ":*");
   const int64_t step = given_step.value_or(!first ? 8 : absl::StartsWith(name, "unet") ? 1 : 3);

@@ -31,6 +31,7 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrap.h"
+#include "command/wrong_value.h"
 #include "text/memory_size.h"
 
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
@@ -101,8 +102,7 @@ std::vector<int64_t> read_devices(const std::string& text) {
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double gib = 0;
     if (!absl::SimpleAtod(item, &gib)) {
-      throw std::invalid_argument(
-          absl::StrFormat("--devices_gib=%s: '%s' is no number", text, item));
+      throw command::wrong_value("devices_gib", text, absl::StrCat("'", item, "' is no number"));
     }
     devices.push_back(bytes_of("devices_gib", gib));
   }
@@ -136,10 +136,9 @@ void read_most_batch(Settings& settings) {
   const std::vector<int64_t> chunks = parse_counts("chunks", absl::GetFlag(FLAGS_chunks), *most,
                                                    absl::StrCat("the ", *most, " of --most_batch"));
   if (chunks.size() != 1) {
-    throw std::invalid_argument(
-        absl::StrCat("--most_batch=", *most,
-                     ": give one number of micro-batches, such as --chunks=8; in more of "
-                     "them a larger mini-batch fits, one row in each at last"));
+    throw command::wrong_value("most_batch", *most,
+                               "give one number of micro-batches, such as --chunks=8; in more of "
+                               "them a larger mini-batch fits, one row in each at last");
   }
   settings.largest_batch = true;
   ModelFamily family;

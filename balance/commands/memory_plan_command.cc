@@ -27,6 +27,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "command/wrong_value.h"
 #include "gpipe/cut_sizes.h"
 #include "text/memory_size.h"
 
@@ -75,19 +76,16 @@ Settings read_settings(const CommandFace& face) {
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   const double device_gib = absl::GetFlag(FLAGS_device_gib);
   if (!std::isfinite(device_gib) || device_gib < 0 || device_gib > 1e6) {
-    throw std::invalid_argument(
-        absl::StrFormat("--device_gib=%g: give a number from 0 to 1e6", device_gib));
+    throw command::wrong_value("device_gib", device_gib, "give a number from 0 to 1e6");
   }
   const int64_t capacity = std::llround(device_gib * text::kGiB);
   if (device_gib > 0 && capacity == 0) {
-    throw std::invalid_argument(
-        absl::StrFormat("--device_gib=%g: that is less than a byte; give 1e-9 or more, or 0 for no "
-                        "limit",
-                        device_gib));
+    throw command::wrong_value("device_gib", device_gib,
+                               "that is less than a byte; give 1e-9 or more, or 0 for no limit");
   }
   const std::string device = absl::GetFlag(FLAGS_device);
   if (device != "cuda" && device != "cpu") {
-    throw std::invalid_argument("--device=" + device + ": give cuda or cpu");
+    throw command::wrong_value("device", device, "give cuda or cpu");
   }
   settings.options.device_type(device == "cpu" ? c10::kCPU : c10::kCUDA);
   settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));

@@ -32,6 +32,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/run.h"
+#include "command/wrong_value.h"
 #include "gpipe/schedule/named_schedule.h"
 
 namespace {
@@ -121,14 +122,14 @@ int64_t parse_bytes(const std::string& text) {
   const bool is_number = absl::SimpleAtod(text.substr(0, end), &number);
   const double bytes = found == kUnits.end() ? 0.0 : number * found->second;
   if (!is_number || !(bytes >= 1 && bytes <= 1e18)) {
-    throw std::invalid_argument("--memory=" + text + ": give a size such as 22GiB or 500MiB");
+    throw command::wrong_value("memory", text, "give a size such as 22GiB or 500MiB");
   }
   return std::llround(bytes);
 }
 
 double above_0(const char* flag, double value) {
   if (std::isfinite(value) && value > 0) return value;
-  throw std::invalid_argument(absl::StrFormat("--%s=%g: give a number above 0", flag, value));
+  throw command::wrong_value(flag, value, "give a number above 0");
 }
 
 void read_choices(Settings& settings) {
@@ -137,9 +138,10 @@ void read_choices(Settings& settings) {
   if (!devices) throw std::invalid_argument("give --devices=NUMBER, how many devices there are");
   const int64_t layers = settings.model.layers();
   if (*devices > layers) {
-    throw std::invalid_argument(absl::StrFormat("--devices=%d: %s has %d layers only%s", *devices,
-                                                settings.model.saved_title(), layers,
-                                                one_layer_hint(layers)));
+    throw command::wrong_value(
+        "devices", *devices,
+        absl::StrFormat("%s has %d layers only%s", settings.model.saved_title(), layers,
+                        one_layer_hint(layers)));
   }
   PlanOptions& options = settings.options;
   options.devices(*devices);
@@ -148,28 +150,11 @@ void read_choices(Settings& settings) {
   options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch));
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   if (checkpoint != "any") options.checkpoints({parse_checkpoint(checkpoint)});
-  const std::string schedules = absl::GetFlag(FLAGS_schedules);
-  if (!schedules.empty()) {
-    std::vector<std::string> names = absl::StrSplit(schedules, ',');
-    for (const std::string& each : names) {
-      if (each == "search") continue;
-      try {
-        (void)schedule_by_name(each);
-      } catch (const std::invalid_argument& error) {
-        throw std::invalid_argument("--schedules=" + schedules + ": " + error.what());
-      }
-    }
-    if (names == std::vector<std::string>{"search"}) {
-      throw std::invalid_argument(
-          "--schedules=search: a search goes on from a schedule; give one beside it, such as "
-          "1f1b,search");
-    }
-    options.schedules(std::move(names));
-  }
+  options.schedules(parse_schedules(absl::GetFlag(FLAGS_schedules)));
   std::vector<int64_t> stages =
       parse_counts("stages_per_device", absl::GetFlag(FLAGS_stages_per_device), 64);
   if (stages.empty())
-    throw std::invalid_argument("--stages_per_device=: give numbers, such as 1,2");
+    throw command::wrong_value("stages_per_device", "", "give numbers, such as 1,2");
   options.stages_per_device(std::move(stages));
   options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
 }
@@ -179,9 +164,10 @@ void read_times(Settings& settings, const CommandFace& face) {
   PlanOptions& options = settings.options;
   const std::string measure = absl::GetFlag(FLAGS_measure);
   if (!measure.empty() && measure != "cpu") {
-    throw std::invalid_argument(
-        "--measure=" + measure + ": give cpu; for other devices measure a profile there with " +
-        face.profiling + " --device=cuda --save_profile=FILE, and give it with --profile");
+    throw command::wrong_value(
+        "measure", measure,
+        "give cpu; for other devices measure a profile there with " + face.profiling +
+            " --device=cuda --save_profile=FILE, and give it with --profile");
   }
   const std::string paths = absl::GetFlag(FLAGS_profile);
   if (!measure.empty() && !paths.empty()) {

@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "command/flag_values.h"
+#include "command/wrong_value.h"
 #include "models/by_name.h"
 
 ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
@@ -36,7 +37,7 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   model.saved_name = named.name;
   if (image_size) absl::StrAppend(&model.saved_name, "@", *image_size);
   if (tied) model.saved_name += "@tied";
-  model.given = absl::StrCat("--model=", model.saved_name);
+  model.given = command::flag_text("model", model.saved_name);
   model.make = named.make;
   model.inputs = [named](int64_t rows, c10::Device device) {
     return Tensors{models::random_input(named, rows, device)};

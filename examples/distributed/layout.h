@@ -4,9 +4,9 @@
 #define DISTRIBUTED_LAYOUT_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "gpipe/pipeline_setup.h"
 #include "gpipe/placement.h"
 #include "gpipe/world.h"
 
@@ -20,10 +20,10 @@ gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas);
 // fewer than one stage and for more than there are layers.
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
 
-// Where the schedule of this name (gpipe/schedule/named_schedule.h) has its stages. Of several
+// Where the schedule has its stages. Of several
 // processes (of each replica) each has as many workers, neighbors by number. Throws
 // std::invalid_argument that names the flag --stages if there are fewer workers than processes.
-gpipe::Placement placement_over(const gpipe::World& world, const std::string& schedule,
+gpipe::Placement placement_over(const gpipe::World& world, const gpipe::ScheduleChoice& schedule,
                                 int64_t stages);
 
 }  // namespace distributed

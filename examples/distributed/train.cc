@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "command/wrong_value.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "gpipe/distributed/gather_timelines.h"
@@ -66,8 +67,9 @@ torch::Tensor read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
   if (bytes.size() <= static_cast<size_t>(kTokens)) {
-    throw std::invalid_argument("--text=" + path + ": it cannot be read, or has no more than " +
-                                std::to_string(kTokens) + " bytes");
+    throw gpipe::command::wrong_value(
+        "text", path,
+        "it cannot be read, or has no more than " + std::to_string(kTokens) + " bytes");
   }
   torch::Tensor tokens = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kLong);
   for (size_t k = 0; k < bytes.size(); ++k) {
@@ -115,21 +117,21 @@ std::unique_ptr<Settings> read_flags() {
   auto settings = std::make_unique<Settings>();
   settings->steps = absl::GetFlag(FLAGS_steps);
   if (settings->steps < 0) {
-    throw std::invalid_argument("--steps=" + std::to_string(settings->steps) +
-                                ": give a number from 0");
+    throw gpipe::command::wrong_value("steps", settings->steps, "give a number from 0");
   }
   if (absl::GetFlag(FLAGS_stages) < 0) {
-    throw std::invalid_argument("--stages=" + std::to_string(absl::GetFlag(FLAGS_stages)) +
-                                ": give a number from 1, or 0 for the default");
+    throw gpipe::command::wrong_value("stages", absl::GetFlag(FLAGS_stages),
+                                      "give a number from 1, or 0 for the default");
   }
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
-  settings->schedule = {schedule, gpipe::schedule_by_name(schedule)};
+  settings->schedule =
+      gpipe::choice_by_name(schedule, gpipe::command::flag_text("schedule", schedule));
   settings->trace = absl::GetFlag(FLAGS_trace);
   settings->text = read_bytes(absl::GetFlag(FLAGS_text));
   return settings;
 }
 
-gpipe::GPipe make_pipe(const gpipe::World& world, const std::string& schedule) {
+gpipe::GPipe make_pipe(const gpipe::World& world, const gpipe::ScheduleChoice& schedule) {
   const int64_t stages =
       absl::GetFlag(FLAGS_stages) > 0 ? absl::GetFlag(FLAGS_stages) : world.processes_each();
   torch::nn::Sequential model = make_model();
@@ -179,7 +181,7 @@ int main(int argc, char** argv) {
       [&](const gpipe::World& processes) -> std::function<int()> {
         const gpipe::World world =
             distributed::world_of_replicas(processes, absl::GetFlag(FLAGS_replicas));
-        const gpipe::GPipe pipe = make_pipe(world, settings->schedule.name);
+        const gpipe::GPipe pipe = make_pipe(world, settings->schedule);
         return [settings, world, pipe] {
           train(*settings, world, pipe);
           return 0;

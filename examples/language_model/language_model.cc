@@ -27,6 +27,7 @@
 #include "command/interrupt.h"
 #include "command/progress.h"
 #include "command/usable_cores.h"
+#include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
 #include "examples/distributed/command.h"
@@ -116,9 +117,9 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
   const int64_t stages = settings.stages.value_or(world.size() > 1 ? world.processes_each() : 2);
   if (settings.cut == "even") return distributed::even_balance(layers, stages);
   if (world.size() > 1) {
-    throw std::invalid_argument("--balance=" + settings.cut +
-                                ": several processes would measure several cuts; run it in one "
-                                "process, and give all of them the numbers that it prints");
+    throw command::wrong_value("balance", settings.cut,
+                               "several processes would measure several cuts; run it in one "
+                               "process, and give all of them the numbers that it prints");
   }
   if (settings.cut == "best") return best_balance(settings, model, rows, stages, out);
   return gpipe::balance::balance_by_time(
@@ -133,7 +134,7 @@ gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& mo
   const auto stages = static_cast<int64_t>(balance.size());
   return gpipe::GPipe(
       model, gpipe::GPipeOptions(balance)
-                 .placement(distributed::placement_over(world, settings.schedule.name, stages))
+                 .placement(distributed::placement_over(world, settings.schedule, stages))
                  .chunks(settings.chunks)
                  .groups(settings.groups)
                  .checkpoint(settings.checkpoint)

@@ -17,9 +17,9 @@
 #include "command/balance_flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"
+#include "command/wrong_value.h"
 #include "examples/language_model/bible_data.h"
 #include "gpipe/saving/saving.h"
-#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/verify.h"
 #include "gpipe/world.h"
@@ -134,17 +134,17 @@ constexpr size_t kHeldOut = 20;  // one of as many documents
 
 double at_least(const char* flag, double value, double least, double most = 1e9) {
   if (std::isfinite(value) && value >= least && value <= most) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%g: give a number from %g to %g", flag, value, least, most));
+  throw command::wrong_value(flag, value,
+                             absl::StrFormat("give a number from %g to %g", least, most));
 }
 
 std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open() || std::filesystem::is_directory(path)) {
-    throw std::invalid_argument("--text=" + path + ": it is no file that can be read");
+    throw command::wrong_value("text", path, "it is no file that can be read");
   }
   std::string contents((std::istreambuf_iterator<char>(file)), {});
-  if (file.bad()) throw std::invalid_argument("--text=" + path + ": it cannot be read");
+  if (file.bad()) throw command::wrong_value("text", path, "it cannot be read");
   return contents;
 }
 
@@ -168,7 +168,7 @@ void read_text(Settings& settings) {
   settings.documents_are = absl::GetFlag(FLAGS_documents);
   const std::string& documents = settings.documents_are;
   if (documents != "lines" && documents != "paragraphs") {
-    throw std::invalid_argument("--documents=" + documents + ": give lines or paragraphs");
+    throw command::wrong_value("documents", documents, "give lines or paragraphs");
   }
   settings.documents =
       split(settings.text, documents == "lines" ? Documents::kLines : Documents::kParagraphs);
@@ -193,7 +193,7 @@ void read_model(Settings& settings) {
   settings.model_name = absl::GetFlag(FLAGS_model);
   const std::string& kind = settings.model_name;
   if (kind != "llama" && kind != "gpt2") {
-    throw std::invalid_argument("--model=" + kind + ": give llama or gpt2");
+    throw command::wrong_value("model", kind, "give llama or gpt2");
   }
   const int64_t width = in_range("width", absl::GetFlag(FLAGS_width), 1, 1 << 20);
   settings.model =
@@ -239,14 +239,15 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
     try {
       devices.emplace_back(std::string(name));
     } catch (const c10::Error& error) {
-      throw std::invalid_argument("--devices=" + text + ": " + error.what_without_backtrace());
+      throw command::wrong_value("devices", text, error.what_without_backtrace());
     }
     const c10::Device device = devices.back();
     const int64_t count = device.is_cuda() ? int64_t{torch::cuda::device_count()} : 1;
     if ((!device.is_cpu() && !device.is_cuda()) || device.index() >= count) {
-      throw std::invalid_argument(
-          absl::StrFormat("--devices=%s: there is no %s here; give cpu or one of %d CUDA devices",
-                          text, device.str(), int64_t{torch::cuda::device_count()}));
+      throw command::wrong_value(
+          "devices", text,
+          absl::StrFormat("there is no %s here; give cpu or one of %d CUDA devices", device.str(),
+                          int64_t{torch::cuda::device_count()}));
     }
   }
   return devices;
@@ -257,9 +258,9 @@ void check_layers(const Settings& settings, const std::string& balance) {
   gpipe::command::check_balance_sum(settings.balance, layers, balance,
                                     absl::StrFormat("with --blocks=%d the network", blocks));
   if (settings.stages.value_or(1) > layers) {
-    throw std::invalid_argument(
-        absl::StrFormat("--stages=%d: with --blocks=%d the network has %d layers", *settings.stages,
-                        blocks, layers));
+    throw command::wrong_value(
+        "stages", *settings.stages,
+        absl::StrFormat("with --blocks=%d the network has %d layers", blocks, layers));
   }
 }
 
@@ -281,31 +282,35 @@ void read_replicas(Settings& settings) {
   settings.groups = groups.value_or(0);
   const int64_t chunks = settings.chunks;
   if (chunks % replicas != 0) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--replicas=%d: they cannot share the --chunks=%d micro-batches of a mini-batch equally; "
-        "give chunks that are a multiple of them",
-        replicas, chunks));
+    throw command::wrong_value(
+        "replicas", replicas,
+        absl::StrFormat("they cannot share the --chunks=%d micro-batches of a mini-batch equally; "
+                        "give chunks that are a multiple of them",
+                        chunks));
   }
   if (groups && chunks % *groups != 0) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--groups=%d: --chunks=%d micro-batches cannot be cut into as many equal groups; give "
-        "chunks that are a multiple of them",
-        *groups, chunks));
+    throw command::wrong_value(
+        "groups", *groups,
+        absl::StrFormat("--chunks=%d micro-batches cannot be cut into as many equal groups; give "
+                        "chunks that are a multiple of them",
+                        chunks));
   }
   const int64_t each = settings.groups / replicas;
   if (groups && replicas > 1 && (*groups % replicas != 0 || (each & (each - 1)) != 0)) {
-    throw std::invalid_argument(
-        absl::StrFormat("--groups=%d: each of --replicas=%d has 1, 2, 4, 8, ... of them, a part of "
-                        "the tree in which they are added up; give that many times %d",
-                        *groups, replicas, replicas));
+    throw command::wrong_value(
+        "groups", *groups,
+        absl::StrFormat("each of --replicas=%d has 1, 2, 4, 8, ... of them, a part of the tree in "
+                        "which they are added up; give that many times %d",
+                        replicas, replicas));
   }
   const auto last = gpipe::World(nullptr, replicas - 1, replicas).grid(replicas, 1);
   if (last.rows(settings.batch, chunks).size() == 0) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--replicas=%d: --chunks=%d micro-batches of --batch=%d rows have %d rows each, as long as "
-        "there are any, and the last replica would never have one; give more rows, or fewer chunks "
-        "or replicas",
-        replicas, chunks, settings.batch, (settings.batch + chunks - 1) / chunks));
+    throw command::wrong_value(
+        "replicas", replicas,
+        absl::StrFormat("--chunks=%d micro-batches of --batch=%d rows have %d rows each, as long "
+                        "as there are any, and the last replica would never have one; give more "
+                        "rows, or fewer chunks or replicas",
+                        chunks, settings.batch, (settings.batch + chunks - 1) / chunks));
   }
   check_order_of_sums(settings);
 }
@@ -319,23 +324,24 @@ void read_pipeline(Settings& settings) {
   } else {
     settings.balance = command::parse_balance(balance);
     if (settings.balance.empty()) {
-      throw std::invalid_argument("--balance=: give numbers such as 5,6, or even, time or best");
+      throw command::wrong_value("balance", "", "give numbers such as 5,6, or even, time or best");
     }
     const auto partitions = static_cast<int64_t>(settings.balance.size());
     if (settings.stages.value_or(partitions) != partitions) {
-      throw std::invalid_argument(absl::StrFormat("--stages=%d: --balance has %d partitions",
-                                                  *settings.stages, partitions));
+      throw command::wrong_value("stages", *settings.stages,
+                                 absl::StrCat("--balance has ", partitions, " partitions"));
     }
     settings.stages = partitions;
   }
   check_layers(settings, balance);
   settings.schedule = gpipe::balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
-  if (settings.stages) gpipe::placement_by_name(settings.schedule.name, *settings.stages);
+  if (settings.stages) (void)settings.schedule.placement(*settings.stages);
   settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   if (settings.chunks > settings.batch) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--chunks=%d: a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
-        settings.chunks, settings.batch));
+    throw command::wrong_value(
+        "chunks", settings.chunks,
+        absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
+                        settings.batch));
   }
   read_replicas(settings);
   settings.checkpoint = gpipe::balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
@@ -367,7 +373,7 @@ void read_files(Settings& settings) {
     check_save(settings.save);
   }
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
-    throw std::invalid_argument("--resume=" + settings.resume + ": there is no such folder");
+    throw command::wrong_value("resume", settings.resume, "there is no such folder");
   }
   settings.resume_as = "--resume=" + settings.resume;
   if (absl::GetFlag(FLAGS_resume_saved)) {
@@ -389,14 +395,17 @@ void read_files(Settings& settings) {
 void check_samples(const Settings& settings) {
   if (settings.plain || settings.samples <= settings.chunks / settings.replicas) return;
   if (settings.replicas == 1) {
-    throw std::invalid_argument(absl::StrFormat(
-        "--samples=%d: each is a micro-batch of its own; give at most --chunks=%d, or more chunks",
-        settings.samples, settings.chunks));
+    throw command::wrong_value(
+        "samples", settings.samples,
+        absl::StrFormat(
+            "each is a micro-batch of its own; give at most --chunks=%d, or more chunks",
+            settings.chunks));
   }
-  throw std::invalid_argument(absl::StrFormat(
-      "--samples=%d: each is a micro-batch of its own, in the first of --replicas=%d, which has %d "
-      "of --chunks=%d; give at most so many samples, or more chunks",
-      settings.samples, settings.replicas, settings.chunks / settings.replicas, settings.chunks));
+  throw command::wrong_value(
+      "samples", settings.samples,
+      absl::StrFormat("each is a micro-batch of its own, in the first of --replicas=%d, which has "
+                      "%d of --chunks=%d; give at most so many samples, or more chunks",
+                      settings.replicas, settings.chunks / settings.replicas, settings.chunks));
 }
 
 void check_plain(const Settings& settings) {

@@ -1,8 +1,7 @@
 #include "experiments/common/edition.h"
 
-#include <stdexcept>
-
 #include "absl/flags/flag.h"
+#include "command/wrong_value.h"
 
 ABSL_FLAG(std::string, edition, "current",
           "The published table: current (v0.0.5), or 2019-06, the older table, of older models.");
@@ -12,7 +11,7 @@ namespace gpipe::experiments {
 Edition parse_edition(const std::string& text) {
   if (text == "current") return Edition::kCurrent;
   if (text == "2019-06") return Edition::kJune2019;
-  throw std::invalid_argument("--edition=" + text + ": give current or 2019-06");
+  throw command::wrong_value("edition", text, "give current or 2019-06");
 }
 
 std::string to_text(Edition edition) { return edition == Edition::kCurrent ? "" : "2019-06"; }

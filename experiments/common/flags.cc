@@ -8,6 +8,7 @@
 #include "absl/flags/reflection.h"
 #include "balance/training_flags.h"
 #include "command/flag_values.h"
+#include "command/wrong_value.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"
 
@@ -127,9 +128,9 @@ std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::str
 int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size) {
   if (!flags.chunks) return std::min(published, batch_size);
   if (*flags.chunks > batch_size) {
-    throw std::invalid_argument("--chunks=" + std::to_string(*flags.chunks) + ": a mini-batch of " +
-                                std::to_string(batch_size) +
-                                " cannot be cut into more micro-batches than samples");
+    throw command::wrong_value("chunks", *flags.chunks,
+                               "a mini-batch of " + std::to_string(batch_size) +
+                                   " cannot be cut into more micro-batches than samples");
   }
   return *flags.chunks;
 }

@@ -21,7 +21,6 @@
 #include "experiments/common/trainer.h"
 #include "gpipe/pipeline_setup.h"
 #include "gpipe/placement.h"
-#include "gpipe/schedule/named_schedule.h"
 
 ABSL_FLAG(std::optional<int64_t>, samples, std::nullopt,
           "Samples of a measured epoch. Default: the scale's.");
@@ -92,7 +91,7 @@ Settings settle(const SpeedExperiment& experiment, const CommonFlags& flags,
                                     layers_of(settings.network.model)),
                      chunks, published.checkpoint);
     settings.graphs = absl::GetFlag(FLAGS_graphs);
-    settings.placement = placement_by_name(settings.setup.schedule.name, settings.stages());
+    settings.placement = settings.setup.schedule.placement(settings.stages());
   }
   settings.devices = choose_devices(flags, published.name, std::max<int64_t>(settings.stages(), 1));
   return settings;

@@ -2,13 +2,15 @@
 
 #include <stdexcept>
 
+#include "command/wrong_value.h"
+
 namespace gpipe::experiments {
 
 Scale parse_scale(const std::string& text) {
   for (const Scale scale : {Scale::kSmoke, Scale::kSmall, Scale::kFull}) {
     if (text == to_text(scale)) return scale;
   }
-  throw std::invalid_argument("--scale=" + text + ": give smoke, small or full");
+  throw command::wrong_value("scale", text, "give smoke, small or full");
 }
 
 std::string to_text(Scale scale) {

@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "command/files.h"
+#include "command/wrong_value.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/layer_costs.h"
 #include "meta/meta_scope.h"
@@ -37,14 +38,12 @@ namespace {
 
 double seconds_flag(const char* flag, double value) {
   if (std::isfinite(value) && value >= 0) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%g: give a finite number of at least 0", flag, value));
+  throw command::wrong_value(flag, value, "give a finite number of at least 0");
 }
 
 double speed_flag(const char* flag, double value) {
   if (std::isfinite(value) && value > 0) return value;
-  throw std::invalid_argument(
-      absl::StrFormat("--%s=%g: give a finite number above 0", flag, value));
+  throw command::wrong_value(flag, value, "give a finite number above 0");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "balance/profiler.h"
 #include "command/files.h"
+#include "command/wrong_value.h"
 #include "experiments/common/devices.h"
 #include "experiments/common/explain_run.h"
 #include "experiments/common/other_load.h"
@@ -292,10 +293,11 @@ RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
   ready->devices = choose_devices(flags.common, experiment.name, needed,
                                   /*any_number=*/experiment.way == Way::kDataParallel);
   if (ready->steps_per_epoch() == 0) {
-    throw std::invalid_argument(
-        absl::StrFormat("--batch_size=%d: %s", ready->settings.batch_size,
-                        source.train->describe()) +
-        " gives not one batch of training; give a smaller batch, or more images (--limit_train)");
+    throw command::wrong_value(
+        "batch_size", ready->settings.batch_size,
+        source.train->describe() +
+            " gives not one batch of training; give a smaller batch, or more images "
+            "(--limit_train)");
   }
   if (!flags.state_folder.empty()) {
     ready->state = state_file(flags, experiment.name);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_join.h"
 #include "command/files.h"
+#include "command/wrong_value.h"
 #include "experiments/data/fake.h"
 #include "experiments/data/fashion_mnist.h"
 #include "experiments/data/image_folder.h"
@@ -120,8 +121,8 @@ Source open_source(const std::string& text, const Settings& settings, uint64_t s
   } else if (text == "fake") {
     source = open_fake(settings, seed);
   } else {
-    throw std::invalid_argument(
-        "--data=" + text + ": give imagenet:FOLDER, fashion-mnist, fashion-mnist:FOLDER or fake");
+    throw command::wrong_value("data", text,
+                               "give imagenet:FOLDER, fashion-mnist, fashion-mnist:FOLDER or fake");
   }
   if (settings.limit_train > 0 && settings.limit_train < source.train->size()) {
     source.train = std::make_shared<Limited>(source.train, settings.limit_train);

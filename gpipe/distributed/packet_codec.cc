@@ -27,7 +27,6 @@ using internal::ValueKind;
 
 constexpr uint32_t kHeadMagic = 0x31504850;      // "PHP1"
 constexpr uint32_t kAnnounceMagic = 0x31504150;  // "PAP1"
-constexpr int64_t kLine = 64;
 // The largest element. Where a piece of memory begins is a multiple of it, so that all elements in
 // it lie where their type wants them.
 constexpr int64_t kLargestElement = 16;
@@ -99,9 +98,11 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(po
 
 int64_t line_of(c10::Device device) { return static_cast<int64_t>(internal::line_bytes(device)); }
 
-// The first place at or behind `offset` whose place in a line is `shift`.
+// In a head, whose memory becomes that of tensors on the CPU: the first place at or behind `offset`
+// whose place in a line is `shift`.
 int64_t next_place(int64_t offset, int64_t shift) {
-  return offset + ((shift - offset) % kLine + kLine) % kLine;
+  const int64_t line = line_of(c10::kCPU);
+  return offset + ((shift - offset) % line + line) % line;
 }
 
 // --- Sending.
@@ -317,9 +318,8 @@ struct ReadPart {
 }  // namespace
 
 bool OutgoingPacket::is_changed() const {
-  return std::any_of(sources.begin(), sources.end(), [](const Source& source) {
-    return internal::version_of(source.tensor) != source.version;
-  });
+  return std::any_of(sources.begin(), sources.end(),
+                     [](const internal::VersionMark& source) { return source.is_changed(); });
 }
 
 OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device device) {
@@ -420,9 +420,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
         auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
         result.bodies.push_back(
             tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
-      }
-      for (const std::size_t tensor : part.tensors) {
-        result.sources.push_back({tensors[tensor], internal::version_of(tensors[tensor])});
+        for (const std::size_t tensor : part.tensors) result.sources.emplace_back(tensors[tensor]);
       }
       continue;
     }

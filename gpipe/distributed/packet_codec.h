@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/tensors/version_mark.h"
 
 namespace gpipe::distributed {
 
@@ -27,14 +28,11 @@ struct OutgoingPacket {
   // The packet's own memory, which nobody may change until it has been sent. On an accelerator what
   // has been put on the current stream fills it.
   std::vector<at::Tensor> bodies;
-  // The tensors behind the bodies, and how often each has been changed: to find out.
-  struct Source {
-    at::Tensor tensor;
-    int64_t version = 0;
-  };
-  std::vector<Source> sources;
+  // Of the tensors behind the bodies, on the CPU only: whoever sends an accelerator's copies them
+  // first.
+  std::vector<internal::VersionMark> sources;
 
-  // Whether somebody has changed what was being sent.
+  // Whether somebody has changed a source while it was being sent.
   bool is_changed() const;
 };
 

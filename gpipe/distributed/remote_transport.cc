@@ -322,9 +322,8 @@ class RemoteTransport::Impl {
     internal::arrive(packet, links.device());
     OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
     // A stage of this process may change it in this step or in a later one: a wait for the link
-    // would be one for another process. The packet's memory is free then, and not looked at again.
+    // would be one for another process.
     for (at::Tensor& body : outgoing.bodies) body = body.clone();
-    outgoing.sources.clear();
     const c10::Stream stream = internal::current_stream(links.device());
     copied = std::make_shared<c10::Event>(stream.device_type());
     copied->record(stream);

@@ -1,10 +1,28 @@
 #include "gpipe/internal/backward/gradient_memory.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <iterator>
 
 #include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
+namespace {
+
+// Whether anybody else has the elements of a sparse gradient, or where they are: that is often the
+// memory of the indices that an embedding was given. The implementation is asked, since what
+// _values() returns is another tensor each time, which shares the memory by itself.
+bool parts_are_shared(const at::Tensor& sparse) {
+  const auto* const impl = static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
+  const at::Tensor parts[] = {impl->values(), impl->indices()};  // one more reference to each
+  return std::any_of(std::begin(parts), std::end(parts), [](const at::Tensor& part) {
+    return part.use_count() > 2 || shares_storage(part);
+  });
+}
+
+}  // namespace
 
 at::Tensor values_of(const at::Tensor& gradient) {
   return gradient.defined() && gradient.layout() == c10::kSparse ? gradient._values() : gradient;
@@ -34,9 +52,7 @@ bool shared_with_others(c10::ArrayRef<at::Tensor*> gradients) {
     return held_by_others({const_cast<const at::Tensor**>(gradients.data()), gradients.size()});
   }
   if (gradients.size() > 1 || first.use_count() > 1) return true;
-  if (first.layout() != c10::kSparse) return false;
-  const at::Tensor values = first._values();  // one more reference
-  return values.use_count() > 2 || shares_storage(values);
+  return first.layout() == c10::kSparse && parts_are_shared(first);
 }
 
 void move_away(c10::ArrayRef<at::Tensor*> gradients) {

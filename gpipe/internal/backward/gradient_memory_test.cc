@@ -75,14 +75,21 @@ TEST(GradientMemory, MovedAwayTogetherItIsStillShared) {
   EXPECT_THAT(kept.view({4}), EqualsBitwise(torch::arange(4.0)));
 }
 
-TEST(GradientMemory, OfSparseGradientsIsThatOfTheirValues) {
+TEST(GradientMemory, OfSparseGradientsIsThatOfTheirElementsAndPlaces) {
   at::Tensor gradient = sparse();
   std::vector<at::Tensor*> alone = {&gradient};
+  EXPECT_FALSE(shared_with_others(alone)) << "nobody else has it";
   const at::Tensor values = gradient._values();
   EXPECT_TRUE(shared_with_others(alone));
   EXPECT_TRUE(share_memory(gradient, values));
   move_away(alone);
+  EXPECT_FALSE(shared_with_others(alone));
   EXPECT_FALSE(share_memory(gradient, values));
+  {
+    const at::Tensor indices = gradient._indices();
+    EXPECT_TRUE(shared_with_others(alone));
+  }
+  EXPECT_FALSE(shared_with_others(alone));
   EXPECT_THAT(gradient.to_dense(), EqualsBitwise(torch::tensor({1.0F, 0.0F, 1.0F, 0.0F})));
 }
 

@@ -47,6 +47,28 @@ TEST_F(HeldGradientsTest, WhatSharedMemoryStillDoes) {
   EXPECT_TRUE(share_memory(gradient(0, 0), gradient(1, 0)));
 }
 
+at::Tensor sparse(const at::Tensor& places) {
+  return torch::sparse_coo_tensor(places.view({1, -1}), torch::ones({2}), {4});
+}
+
+TEST_F(HeldGradientsTest, SparseOnesMoveOnlyIfOthersHaveAPart) {
+  const at::Tensor places = torch::tensor({0, 2});
+  hold({sparse(places.clone())});
+  hold({sparse(places)});
+  const void* const own = gradient(0, 0)._values().const_data_ptr();
+  held.take_possession();
+  EXPECT_EQ(gradient(0, 0)._values().const_data_ptr(), own) << "nobody had it";
+  places.zero_();
+  EXPECT_THAT(gradient(1, 0).to_dense(), EqualsBitwise(torch::tensor({1.0F, 0.0F, 1.0F, 0.0F})));
+  held.check();
+
+  held = HeldGradients();
+  hold({sparse(places.clone())});
+  held.take_possession();
+  const at::Tensor values = gradient(0, 0)._values();
+  EXPECT_THROW(held.check(), c10::Error);
+}
+
 TEST_F(HeldGradientsTest, ChangedOrSharedMeanwhileAreFound) {
   hold({torch::ones({2})});
   held.take_possession();

@@ -13,10 +13,9 @@ class WholeBackward : public NodeRunner<WholeBackward> {
 }  // namespace
 
 void run_local_backward(const torch::autograd::edge_list& roots,
-                        torch::autograd::variable_list& gradients, const WalkSettings& settings,
-                        WalkVisitor& visitor) {
+                        torch::autograd::variable_list& gradients, WalkVisitor& visitor) {
   if (roots.empty()) return;
-  WholeBackward backward(settings, visitor);
+  WholeBackward backward(visitor);
   backward.find(roots);
   backward.run(roots, gradients);
 }

@@ -19,8 +19,8 @@
 
 namespace gpipe::internal {
 
-// Runs backward from `roots` with `gradients` (one per root, defined) and accumulates into leaves,
-// or does with them what `visitor` says.
+// Runs backward from `roots` with `gradients` (one per root, defined), as visitor.settings says,
+// and accumulates into leaves, or does with them what `visitor` says.
 //
 // Guarantees: the result is that of Engine::execute(roots, gradients, keep_graph, false, true), bit
 // for bit. Nodes run in the same order, so sums are added up in the same order. Nodes with user
@@ -29,8 +29,7 @@ namespace gpipe::internal {
 //
 // Throws: what a node throws; nodes that have not run by then do not run.
 void run_local_backward(const torch::autograd::edge_list& roots,
-                        torch::autograd::variable_list& gradients, const WalkSettings& settings,
-                        WalkVisitor& visitor);
+                        torch::autograd::variable_list& gradients, WalkVisitor& visitor);
 
 }  // namespace gpipe::internal
 

@@ -35,15 +35,14 @@ constexpr int kLeaves = 4;
 // is defined.
 at::Tensor halves(const std::vector<at::Tensor>& outputs,
                   const std::shared_ptr<GradientSink>& input) {
-  WalkSettings settings;
-  settings.sinks = {input.get()};
   WalkVisitor visitor;
+  visitor.settings.sinks = {input.get()};
   variable_list gradients = ones_for(outputs);
-  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, settings, visitor);
+  WeightBackward rest = run_input_backward(roots_of(outputs), gradients, visitor);
   at::Tensor result;
   if (input != nullptr && !input->gradients().empty()) result = input->gradients()[0];
   const at::Tensor copy = result.defined() ? result.clone() : result;
-  rest.run(settings, visitor);
+  rest.run(visitor);
   if (result.defined()) {
     EXPECT_THAT(result.to_dense(), EqualsBitwise(copy.to_dense())) << "changed by the second half";
   }
@@ -371,11 +370,10 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   at::Tensor cut = y.detach().clone();
   sink->attach(cut);
   at::Tensor sum;
-  WalkSettings settings;
-  settings.sinks = {sink.get()};
   OneSum visitor(sum);
+  visitor.settings.sinks = {sink.get()};
   variable_list gradients = {torch::ones({})};
-  run_local_backward(roots_of({last(cut).sum()}), gradients, settings, visitor);
+  run_local_backward(roots_of({last(cut).sum()}), gradients, visitor);
   EXPECT_FALSE(w.grad().defined());
   edge_list roots = {torch::autograd::impl::gradient_edge(w)};
   gradients = {sum};
@@ -526,17 +524,16 @@ TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
     sink->attach(input);
     const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
     p.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });
-    WalkSettings settings;
-    settings.sinks = {sink.get()};
     WalkVisitor visitor;
+    visitor.settings.sinks = {sink.get()};
     for (int call = 1; call <= 2; ++call) {
       const at::Tensor y = input + p;
       variable_list gradients = ones_for({y});
       const at::Tensor given = gradients[0];
       if (split) {
-        run_input_backward(roots_of({y}), gradients, settings, visitor).run(settings, visitor);
+        run_input_backward(roots_of({y}), gradients, visitor).run(visitor);
       } else {
-        run_local_backward(roots_of({y}), gradients, settings, visitor);
+        run_local_backward(roots_of({y}), gradients, visitor);
       }
       EXPECT_THAT(p.grad(), EqualsBitwise(torch::full({2, 2}, 3.0 * call)));
       EXPECT_THAT(sink->gradients()[0], EqualsBitwise(torch::ones({2, 2})));

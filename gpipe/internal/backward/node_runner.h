@@ -55,9 +55,8 @@ class NodeRunner {
   using Node = torch::autograd::Node;
   using variable_list = torch::autograd::variable_list;
 
-  // Both outlive it.
-  NodeRunner(const WalkSettings& settings, WalkVisitor& visitor)
-      : settings_(settings), visitor_(visitor), nodes_(settings, visitor) {
+  // The visitor outlives it.
+  explicit NodeRunner(WalkVisitor& visitor) : visitor_(visitor), nodes_(visitor) {
     ready_.reserve(kUsualNodes / 2);
   }
   NodeRunner(const NodeRunner&) = delete;
@@ -156,8 +155,8 @@ class NodeRunner {
     if (edges) scope.emplace(node, std::move(*edges));
     if (ready.users_code) visitor_.before_users_code(node, half().next_made(node));
     variable_list outputs =
-        run_node(node, std::move(inputs), ready.users_code, settings_.keep_graph || scope);
-    if (settings_.check_finite) {
+        run_node(node, std::move(inputs), ready.users_code, visitor_.settings.keep_graph || scope);
+    if (visitor_.settings.check_finite) {
       for (const at::Tensor& output : outputs) check_finite(output, "a gradient of " + node.name());
     }
     deliver(node.next_edges(), outputs, &ready);
@@ -195,7 +194,6 @@ class NodeRunner {
           reached.users_code, /*held=*/false, std::move(inputs)});
   }
 
-  const WalkSettings& settings_;
   WalkVisitor& visitor_;
   ReachedNodes nodes_;
   std::vector<ReadyNode> ready_;  // a heap

@@ -13,8 +13,8 @@ namespace gpipe::internal {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-ReachedNodes::ReachedNodes(const WalkSettings& settings, WalkVisitor& visitor)
-    : settings_(settings), visitor_(visitor), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {
+ReachedNodes::ReachedNodes(WalkVisitor& visitor)
+    : visitor_(visitor), anomaly_(torch::autograd::AnomalyMode::is_enabled()) {
   nodes_.reserve(kUsualNodes);
   visitor_.progress = WalkProgress();
 }
@@ -40,7 +40,7 @@ void ReachedNodes::reach(const Edge& edge, uint64_t from) {
 }
 
 void ReachedNodes::reach_sink(Node& node, ReachedNode& reached) {
-  const auto& known = settings_.sinks;
+  const auto& known = visitor_.settings.sinks;
   TORCH_CHECK(
       std::find(known.begin(), known.end(), &node) != known.end(),
       "backward reached a tensor of another partition, or of another micro-batch, that came "

@@ -45,8 +45,8 @@ class ReachedNodes {
   using Node = torch::autograd::Node;
   using Edge = torch::autograd::Edge;
 
-  // Both outlive it.
-  ReachedNodes(const WalkSettings& settings, WalkVisitor& visitor);
+  // The visitor outlives it.
+  explicit ReachedNodes(WalkVisitor& visitor);
   ReachedNodes(const ReachedNodes&) = delete;
   ReachedNodes& operator=(const ReachedNodes&) = delete;
 
@@ -55,7 +55,7 @@ class ReachedNodes {
   void reach(const Edge& edge, uint64_t from = WalkProgress::kNone);
   // Finds all nodes behind those that were reached, and counts the gradients that each waits for.
   // Nothing has run. Throws what the visitor throws, and c10::Error for a GradientSink that is not
-  // one of the settings'.
+  // one of visitor.settings.sinks.
   void find_rest();
 
   // Requirements: the node was reached.
@@ -90,12 +90,12 @@ class ReachedNodes {
 
  private:
   bool is_foreign(const Node& node) const {
-    return settings_.own && !settings_.own->contains(node);
+    const std::optional<NodeRange>& own = visitor_.settings.own;
+    return own && !own->contains(node);
   }
   void reach_sink(Node& node, ReachedNode& reached);
   void reach_leaf(const Edge& edge, ReachedNode& reached);
 
-  const WalkSettings& settings_;
   WalkVisitor& visitor_;
   const bool anomaly_;
   bool has_writers_ = false;

@@ -55,8 +55,7 @@ TEST(ReachedNodes, WaitForAsManyGradientsAsTheyAreUsed) {
   const at::Tensor inner = x.exp();
   const at::Tensor outer = inner * inner + inner;
   WalkVisitor visitor;
-  const WalkSettings settings;
-  ReachedNodes nodes(settings, visitor);
+  ReachedNodes nodes(visitor);
   for (const auto& root : roots_of({outer, inner})) nodes.reach(root);
   nodes.find_rest();
   EXPECT_EQ(nodes.at(node_of(outer).get()).gradients, 1);
@@ -75,11 +74,11 @@ TEST(ReachedNodes, TellWhatIsFromOutsideAndWhatLeadsThere) {
   const at::Tensor x = leaf();
   const at::Tensor outside = x.exp();
   const at::Tensor behind = outside.sin();
-  WalkSettings settings;
-  settings.own = NodeRange{at::RecordFunction::currentThreadId(), at::sequence_number::peek()};
-  const at::Tensor y = behind * 2;
   Notes notes;
-  ReachedNodes nodes(settings, notes);
+  notes.settings.own =
+      NodeRange{at::RecordFunction::currentThreadId(), at::sequence_number::peek()};
+  const at::Tensor y = behind * 2;
+  ReachedNodes nodes(notes);
   nodes.reach(roots_of({y})[0]);
   nodes.find_rest();
   const uint64_t from = node_of(y)->sequence_nr();
@@ -92,7 +91,7 @@ TEST(ReachedNodes, TellWhatIsFromOutsideAndWhatLeadsThere) {
   EXPECT_FALSE(nodes.at(node_of(x).get()).foreign) << "a leaf is neither";
 
   notes.refuse = true;
-  ReachedNodes again(settings, notes);
+  ReachedNodes again(notes);
   again.reach(roots_of({y})[0]);
   EXPECT_THROW(again.find_rest(), std::runtime_error);
   EXPECT_FALSE(notes.progress.found);
@@ -108,9 +107,8 @@ TEST(ReachedNodes, LeavesAccumulateWhereTheVisitorSays) {
   const at::Tensor y = plain * known + summed * replaced;
   Notes notes;
   notes.summed = node_of(summed);
-  const WalkSettings settings;
   {
-    ReachedNodes nodes(settings, notes);
+    ReachedNodes nodes(notes);
     nodes.reach(roots_of({y})[0]);
     nodes.find_rest();
     EXPECT_FALSE(nodes.replaces_grads());
@@ -122,7 +120,7 @@ TEST(ReachedNodes, LeavesAccumulateWhereTheVisitorSays) {
                 ::testing::UnorderedElementsAre(node_of(plain).get(), node_of(replaced).get()));
   }
   notes.replaced = node_of(replaced);
-  ReachedNodes nodes(settings, notes);
+  ReachedNodes nodes(notes);
   nodes.reach(roots_of({y})[0]);
   nodes.find_rest();
   EXPECT_TRUE(nodes.replaces_grads());
@@ -137,10 +135,9 @@ TEST(ReachedNodes, RefuseASinkOfOthers) {
   at::Tensor hidden = torch::ones({2});
   mine->attach(x);
   other->attach(hidden);
-  WalkSettings settings;
-  settings.sinks = {mine.get()};
   WalkVisitor visitor;
-  ReachedNodes nodes(settings, visitor);
+  visitor.settings.sinks = {mine.get()};
+  ReachedNodes nodes(visitor);
   const at::Tensor y = x * 2;
   const at::Tensor of_others = hidden * 2;
   nodes.reach(roots_of({y})[0]);
@@ -154,10 +151,9 @@ TEST(ReachedNodes, KnowUsersCodeAndWhatWasMadeAfterIt) {
   const at::Tensor hooked = x.exp();
   const at::Tensor between = hooked.sin();
   const at::Tensor last = between * hooked;
-  const WalkSettings settings;
   WalkVisitor visitor;
   {
-    ReachedNodes nodes(settings, visitor);
+    ReachedNodes nodes(visitor);
     nodes.reach(roots_of({last})[0]);
     nodes.find_rest();
     EXPECT_FALSE(nodes.has_writers());
@@ -165,14 +161,14 @@ TEST(ReachedNodes, KnowUsersCodeAndWhatWasMadeAfterIt) {
   }
   x.register_hook([](const at::Tensor& gradient) { return gradient; });
   {
-    ReachedNodes nodes(settings, visitor);
+    ReachedNodes nodes(visitor);
     nodes.reach(roots_of({last})[0]);
     nodes.find_rest();
     EXPECT_FALSE(nodes.has_writers()) << "a leaf's hook sees that leaf's gradient only";
     EXPECT_TRUE(nodes.at(node_of(x).get()).users_code);
   }
   hooked.register_hook([](const at::Tensor& gradient) { return gradient; });
-  ReachedNodes nodes(settings, visitor);
+  ReachedNodes nodes(visitor);
   nodes.reach(roots_of({last})[0]);
   nodes.find_rest();
   EXPECT_TRUE(nodes.has_writers());

@@ -27,8 +27,7 @@ using torch::autograd::variable_list;
 // Runs the urgent nodes, and holds what arrives at the others.
 class InputHalf : public NodeRunner<InputHalf> {
  public:
-  InputHalf(const WalkSettings& settings, WalkVisitor& visitor, HeldGradients& held)
-      : NodeRunner(settings, visitor), held_(held) {}
+  InputHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}
 
   void run(const edge_list& roots, variable_list& gradients) {
     find(roots);
@@ -143,8 +142,7 @@ class InputHalf : public NodeRunner<InputHalf> {
 // Goes on with what was held, in the order of the whole backward.
 class WeightHalf : public NodeRunner<WeightHalf> {
  public:
-  WeightHalf(const WalkSettings& settings, WalkVisitor& visitor, HeldGradients& held)
-      : NodeRunner(settings, visitor), held_(held) {}
+  WeightHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}
 
   void run() {
     find_behind_held();
@@ -211,18 +209,18 @@ WeightBackward::~WeightBackward() = default;
 WeightBackward::WeightBackward(WeightBackward&&) noexcept = default;
 WeightBackward& WeightBackward::operator=(WeightBackward&&) noexcept = default;
 
-void WeightBackward::run(const WalkSettings& settings, WalkVisitor& visitor) {
+void WeightBackward::run(WalkVisitor& visitor) {
   const std::unique_ptr<HeldGradients> held = std::move(held_);
   if (held == nullptr) return;
-  WeightHalf(settings, visitor, *held).run();
+  WeightHalf(visitor, *held).run();
 }
 
 WeightBackward run_input_backward(const edge_list& roots, variable_list& gradients,
-                                  const WalkSettings& settings, WalkVisitor& visitor) {
+                                  WalkVisitor& visitor) {
   WeightBackward rest;
   if (roots.empty()) return rest;
   rest.held_ = std::make_unique<HeldGradients>();
-  InputHalf(settings, visitor, *rest.held_).run(roots, gradients);
+  InputHalf(visitor, *rest.held_).run(roots, gradients);
   return rest;
 }
 

@@ -23,15 +23,15 @@ class WeightBackward {
   WeightBackward& operator=(WeightBackward&&) noexcept;
 
   // Runs it, once: accumulates the remaining gradients into leaves, in the order of the whole
-  // backward. Settings and visitor are those of the first half.
-  void run(const WalkSettings& settings, WalkVisitor& visitor);
+  // backward. The visitor is that of the first half, or like it.
+  void run(WalkVisitor& visitor);
 
   bool empty() const { return held_ == nullptr; }
 
  private:
   friend WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
                                            torch::autograd::variable_list& gradients,
-                                           const WalkSettings& settings, WalkVisitor& visitor);
+                                           WalkVisitor& visitor);
   std::unique_ptr<HeldGradients> held_;
 };
 
@@ -48,10 +48,9 @@ class WeightBackward {
 // too, in its place. And what is held at the end shares memory with nobody: neither with what
 // leaves the cell, nor with what others gave it.
 //
-// Requirements: settings.keep_graph is not set.
+// Requirements: visitor.settings.keep_graph is not set.
 WeightBackward run_input_backward(const torch::autograd::edge_list& roots,
-                                  torch::autograd::variable_list& gradients,
-                                  const WalkSettings& settings, WalkVisitor& visitor);
+                                  torch::autograd::variable_list& gradients, WalkVisitor& visitor);
 
 }  // namespace gpipe::internal
 

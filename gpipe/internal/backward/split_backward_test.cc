@@ -33,15 +33,14 @@ TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
   const at::Tensor w = torch::ones({2, 2}).requires_grad_();
   const at::Tensor p = torch::ones({2, 2}).requires_grad_();
   const at::Tensor y = x.matmul(w) + p.view({2, 2}) + x;
-  WalkSettings settings;
-  settings.sinks = {sink.get()};
   WalkVisitor visitor;
+  visitor.settings.sinks = {sink.get()};
   variable_list gradients = ones_for({y});
   const at::Tensor given = gradients[0].view({2, 2});
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, settings, visitor);
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, visitor);
   given.zero_();
   sink->gradients()[0].zero_();
-  rest.run(settings, visitor);
+  rest.run(visitor);
   EXPECT_THAT(w.grad(), EqualsBitwise(torch::full({2, 2}, 2.0)));
   EXPECT_THAT(p.grad(), EqualsBitwise(torch::ones({2, 2})));
 }
@@ -82,18 +81,17 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
   const at::Tensor product = x.matmul(turned) + p;
   const at::Tensor factor = scale.exp();
   const at::Tensor y = (product * factor).tanh();
-  WalkSettings settings;
-  settings.sinks = {sink.get()};
   WalkVisitor visitor;
+  visitor.settings.sinks = {sink.get()};
   variable_list gradients = ones_for({y});
   NodesRun nodes;
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, settings, visitor);
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, visitor);
   using ::testing::ElementsAre;
   EXPECT_THAT(nodes.take(), ElementsAre("TanhBackward0", "MulBackward0", "AddBackward0",
                                         "MmBackward0", "GPipeGradientSink"));
   for (const at::Tensor& leaf : {w, p, scale}) EXPECT_FALSE(leaf.grad().defined());
   EXPECT_FALSE(rest.empty());
-  rest.run(settings, visitor);
+  rest.run(visitor);
   EXPECT_THAT(nodes.take(), ElementsAre("ExpBackward0", "torch::autograd::AccumulateGrad",
                                         "torch::autograd::AccumulateGrad", "MmBackward0",
                                         "TBackward0", "torch::autograd::AccumulateGrad"));
@@ -112,14 +110,13 @@ TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
   const c10::weak_intrusive_ptr<c10::StorageImpl> of_activation =
       activation.storage().getWeakStorageImpl();
   const c10::weak_intrusive_ptr<c10::StorageImpl> of_input = x.storage().getWeakStorageImpl();
-  WalkSettings settings;
-  settings.sinks = {sink.get()};
   WalkVisitor visitor;
+  visitor.settings.sinks = {sink.get()};
   variable_list gradients = ones_for({activation});
   edge_list roots = roots_of({activation});
   product = activation = x = at::Tensor();
   EXPECT_FALSE(of_activation.expired()) << "saved for backward";
-  WeightBackward rest = run_input_backward(roots, gradients, settings, visitor);
+  WeightBackward rest = run_input_backward(roots, gradients, visitor);
   roots.clear();
   sink->gradients().clear();
   EXPECT_TRUE(of_activation.expired());
@@ -148,14 +145,13 @@ TEST(SplitBackward, OthersLeavesAreUrgent) {
   const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();
   const at::Tensor y = mine.matmul(theirs.t());
   at::Tensor sum;
-  WalkSettings settings;
   SumOf visitor(theirs, sum);
   variable_list gradients = ones_for({y});
-  WeightBackward rest = run_input_backward(roots_of({y}), gradients, settings, visitor);
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, visitor);
   EXPECT_THAT(sum, EqualsBitwise(torch::ones({5, 5}).t().matmul(mine.detach())));
   EXPECT_FALSE(mine.grad().defined());
   sum = at::Tensor();
-  rest.run(settings, visitor);
+  rest.run(visitor);
   EXPECT_FALSE(sum.defined());
   EXPECT_THAT(mine.grad(), EqualsBitwise(torch::ones({5, 5}).matmul(theirs.detach())));
 }

@@ -25,13 +25,13 @@ class SumOf final : public WalkVisitor {
 struct UrgentNodes : ::testing::Test {
   UrgentNodes() {
     sink->attach(input);
-    settings.sinks = {sink.get()};
+    visitor.settings.sinks = {sink.get()};
   }
 
   // Marks the nodes behind `output`; then urgent() tells of each.
   ReachedNodes& mark(const at::Tensor& output) {
     roots = roots_of({output});
-    nodes = std::make_unique<ReachedNodes>(settings, visitor);
+    nodes = std::make_unique<ReachedNodes>(visitor);
     nodes->reach(roots[0]);
     nodes->find_rest();
     mark_urgent(*nodes, roots);
@@ -45,7 +45,6 @@ struct UrgentNodes : ::testing::Test {
   at::Tensor input = torch::ones({2, 2});
   const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
   const at::Tensor other = torch::ones({2, 2}).requires_grad_();
-  WalkSettings settings;
   SumOf visitor;
   edge_list roots;
   std::unique_ptr<ReachedNodes> nodes;

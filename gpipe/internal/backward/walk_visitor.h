@@ -1,5 +1,5 @@
-// WalkVisitor: what a walk through a graph of autograd asks whoever wants it, and how it is told to
-// walk.
+// WalkVisitor: how a walk through a graph of autograd is told to walk, and what it asks whoever
+// wants it.
 #ifndef GPIPE_INTERNAL_BACKWARD_WALK_VISITOR_H_
 #define GPIPE_INTERNAL_BACKWARD_WALK_VISITOR_H_
 
@@ -90,6 +90,9 @@ class WalkVisitor {
 
   // A result of sum_of(): nobody wants the leaf's gradient.
   static at::Tensor* discarded();
+
+  // Set before the walk.
+  WalkSettings settings;
 
   // Written by the walk.
   WalkProgress progress;

@@ -33,7 +33,8 @@ inline void run_plainly(const torch::autograd::edge_list& roots,
                         torch::autograd::variable_list& gradients,
                         const WalkSettings& settings = {}) {
   WalkVisitor visitor;
-  run_local_backward(roots, gradients, settings, visitor);
+  visitor.settings = settings;
+  run_local_backward(roots, gradients, visitor);
 }
 
 }  // namespace gpipe::internal

@@ -62,6 +62,8 @@ void CellGraph::Walk::begin(const CellGraph& graph) {
   graph_ = &graph;
   others_ = 0;
   progress = WalkProgress();
+  settings.sinks = {graph.inputs_.node(), graph.targets_.node()};
+  settings.own = graph.own_nodes();
 }
 
 int64_t CellGraph::Walk::layer() const {
@@ -135,27 +137,22 @@ void CellGraph::append_loss(CellGraph loss) {
 }
 
 std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roots,
-                                        const GraphTask& task, Walk& walk, int64_t& layer) {
+                                        BackwardPart part, Walk& walk, int64_t& layer) {
   add_roots(std::move(gradients), roots);
-  WalkSettings settings;
-  settings.keep_graph = task.keep;
-  settings.check_finite = task.check_finite;
-  settings.sinks = {inputs_.node(), targets_.node()};
-  settings.own = own_nodes();
   walk.begin(*this);
   layer = last_layer();
   try {
-    run(std::move(roots), task.part, settings, walk);
+    run(std::move(roots), part, walk);
   } catch (...) {
     layer = walk.layer();
     throw;
   }
   std::vector<Packet> result;
-  if (task.part != BackwardPart::kWeights) result = inputs_.take();
-  if (targets_.node() != nullptr && task.target_gradients != nullptr) {
-    *task.target_gradients = std::move(targets_.take()[0]);
+  if (part != BackwardPart::kWeights) result = inputs_.take();
+  if (targets_.node() != nullptr && walk.target_gradients != nullptr) {
+    *walk.target_gradients = std::move(targets_.take()[0]);
   }
-  if (!task.keep) release(task.part);
+  if (!walk.settings.keep_graph) release(part);
   return result;
 }
 
@@ -168,15 +165,15 @@ void CellGraph::add_roots(std::vector<Packet> gradients, Roots& roots) {
   }
 }
 
-void CellGraph::run(Roots roots, BackwardPart part, const WalkSettings& settings, Walk& walk) {
+void CellGraph::run(Roots roots, BackwardPart part, Walk& walk) {
   switch (part) {
     case BackwardPart::kWhole:
-      return run_local_backward(roots.edges, roots.gradients, settings, walk);
+      return run_local_backward(roots.edges, roots.gradients, walk);
     case BackwardPart::kInputs:
-      weights_ = run_input_backward(roots.edges, roots.gradients, settings, walk);
+      weights_ = run_input_backward(roots.edges, roots.gradients, walk);
       return;
     case BackwardPart::kWeights:
-      return weights_.run(settings, walk);
+      return weights_.run(walk);
   }
 }
 

@@ -76,15 +76,6 @@ struct CellDraws {
   const ModelState* model = nullptr;  // null: no leaf is registered
 };
 
-// What a backward of a CellGraph needs besides the gradients.
-struct GraphTask {
-  BackwardPart part = BackwardPart::kWhole;
-  bool keep = false;          // the graph may run again; only with kWhole
-  bool check_finite = false;  // as in WalkSettings
-  // Gets the gradients of the loss's targets; left as it is if none are wanted.
-  Packet* target_gradients = nullptr;
-};
-
 // The part of autograd's graph that a forward, a recompute or a loss leaves for a backward.
 //
 // Layers have positions: 0 is the stage's first layer, -1 stands for what was made before it, and
@@ -122,16 +113,16 @@ class CellGraph {
   // in between. The loss is then the only output.
   void append_loss(CellGraph loss);
 
-  // Runs the part task.part of the backward. It starts from `roots` and then from the outputs,
-  // whose gradients are given as packets; kWeights takes neither, because it goes on where kInputs
-  // stopped. Adds to the leaves' gradients (not with kInputs), or does with them what `walk` says,
-  // and returns the gradients of the inputs (none with kWeights). Unless task.keep, nothing is left
-  // afterwards, except, with kInputs, what kWeights needs. kInputs and kWeights together equal
-  // kWhole, bit for bit.
+  // Runs that part of the backward, as walk.settings says (which must keep no graph but with
+  // kWhole). It starts from `roots` and then from the outputs, whose gradients are given as
+  // packets; kWeights takes neither, because it goes on where kInputs stopped. Adds to the leaves'
+  // gradients (not with kInputs), or does with them what `walk` says, and returns the gradients of
+  // the inputs (none with kWeights). Unless the graph is kept, nothing is left afterwards, except,
+  // with kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
   //
   // `layer`: the position of the layer to name in error messages. It is the last one until a node
   // fails, or until one is reached that `walk` refuses; then Walk::layer().
-  std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, const GraphTask& task,
+  std::vector<Packet> backward(std::vector<Packet> gradients, Roots roots, BackwardPart part,
                                Walk& walk, int64_t& layer);
 
  private:
@@ -141,7 +132,7 @@ class CellGraph {
     torch::autograd::Edge edge;
   };
   void add_roots(std::vector<Packet> gradients, Roots& roots);
-  void run(Roots roots, BackwardPart part, const WalkSettings& settings, Walk& walk);
+  void run(Roots roots, BackwardPart part, Walk& walk);
   void release(BackwardPart part);
 
   // The positions that messages name. In the graph of a loss alone, everything belongs to the loss.
@@ -179,13 +170,16 @@ class CellGraph::Walk : public WalkVisitor {
   // that is not known; the loss's where only it can be.
   int64_t layer() const;
 
+  // Gets the gradients of the loss's targets; left as it is if none are wanted.
+  Packet* target_gradients = nullptr;
+
  protected:
   // The one on which the graph's nodes were made, as they know it.
   uint64_t thread() const { return graph_->thread_; }
 
  private:
   friend class CellGraph;
-  void begin(const CellGraph& graph);
+  void begin(const CellGraph& graph);  // sets which sinks and nodes are the graph's
   bool repeat_forward(const torch::autograd::Node& node, uint64_t next);
   void enter_leaf(const at::Tensor& leaf);
   void enter(int64_t layer, uint64_t node);

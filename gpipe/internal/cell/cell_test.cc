@@ -58,7 +58,6 @@ struct TestWalk final : CellGraph::Walk {
 
 // Runs the backward of a graph, with what that needs.
 struct Backward {
-  GraphTask task;
   RandomStreams draws;
   TestWalk walk{CellDraws{&draws, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3}};
   Roots roots;
@@ -67,9 +66,8 @@ struct Backward {
 
   std::vector<Packet> operator()(CellGraph& graph, const std::vector<at::Tensor>& gradients,
                                  BackwardPart part = BackwardPart::kWhole) {
-    task.part = part;
-    task.target_gradients = &target_gradients;
-    return graph.backward(packets_of(gradients), std::exchange(roots, Roots()), task, walk, layer);
+    walk.target_gradients = &target_gradients;
+    return graph.backward(packets_of(gradients), std::exchange(roots, Roots()), part, walk, layer);
   }
 };
 
@@ -220,11 +218,11 @@ TEST(CellGraph, RunsAgainWhereItIsKeptAndIsFreedWhereItIsNot) {
   output.reset();
   const at::Tensor seed = torch::randn({2, 3});
   Backward backward;
-  backward.task.keep = true;
+  backward.walk.settings.keep_graph = true;
   const at::Tensor first = backward(graph, {seed.clone()})[0].items[0].tensor;
   const at::Tensor of_w = w.grad().clone();
   EXPECT_FALSE(saved.expired());
-  backward.task.keep = false;
+  backward.walk.settings.keep_graph = false;
   EXPECT_THAT(backward(graph, {seed.clone()})[0].items[0].tensor, EqualsBitwise(first));
   EXPECT_THAT(w.grad(), EqualsBitwise(of_w + of_w));
   EXPECT_TRUE(saved.expired());

@@ -27,6 +27,7 @@
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/internal/tensors/twins.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::internal {
@@ -123,7 +124,7 @@ bool uses_parameters_of_others(const std::vector<Layer>& layers,
       const auto* const tied = dynamic_cast<const TiedLayer*>(module.get());
       if (tied == nullptr) continue;
       for (const at::Tensor& parameter : tied->tied_parameters()) {
-        const auto is_it = [&](const at::Tensor& other) { return other.is_same(parameter); };
+        const auto is_it = [&](const at::Tensor& other) { return are_twins(other, parameter); };
         if (std::none_of(own.begin(), own.end(), is_it)) return true;
       }
     }
@@ -289,7 +290,8 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
               static_cast<int64_t>(at::autocast::get_autocast_dtype(device_.type())),
               static_cast<int64_t>(c10::get_default_dtype_as_scalartype())};
   add_settings(kind);
-  c10::SmallVector<const c10::TensorImpl*, 4> known;
+  Twins<int64_t> twins;
+  int64_t inputs_so_far = 0;
   for (const Packet& packet : inputs) {
     kind.push_back(static_cast<int64_t>(packet.kind));
     kind.push_back(static_cast<int64_t>(packet.items.size()));
@@ -299,9 +301,10 @@ StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vec
         give_up("an input is not a dense tensor on " + device_.str());
         return nullptr;
       }
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      kind.push_back(std::find(known.begin(), known.end(), impl) - known.begin());
-      known.push_back(impl);
+      const int64_t* const twin = twins.find(tensor);
+      kind.push_back(twin != nullptr ? *twin : inputs_so_far);
+      if (twin == nullptr) twins.add(tensor, inputs_so_far);
+      ++inputs_so_far;
       kind.push_back(item.needs_grad);
       kind.push_back(item.read_only);
       kind.push_back(item.shared);
@@ -398,7 +401,7 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
     const std::vector<Packet>& first = keep_inputs ? inputs : kept;
     for (const Packet& packet : first) {
       for (const Item& item : packet.items) {
-        if (version_of(item.tensor) != item.version) return false;
+        if (item.is_changed()) return false;
       }
     }
     return versions_of(tensors_) == before && layers.draws.given_draws() == given;
@@ -505,7 +508,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   }
   use_current_stream();
   slot->note_recording_on(*stream_);
-  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> known;
+  Twins<at::Tensor> twins;
   std::vector<at::Tensor> of_stage = tensors_;
   // The accumulators of the parameters belong to the stream on which they are made, and live as
   // long as a graph of autograd leads to them. Of a stream of their own, each backward would be
@@ -524,19 +527,17 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
     for (Item& item : packet.items) {
       slot->fill.back().emplace_back();
       if (!item.tensor.defined()) continue;
-      const c10::TensorImpl* impl = item.tensor.unsafeGetTensorImpl();
-      const auto twin = std::find_if(known.begin(), known.end(),
-                                     [&](const auto& entry) { return entry.first == impl; });
-      if (twin != known.end()) {
-        item.tensor = twin->second;
+      if (const at::Tensor* const twin = twins.find(item.tensor)) {
+        item.tensor = *twin;
       } else {
         // Made in inference mode, nothing would count what the layers change in place there.
         const c10::InferenceMode off(false);
-        item.tensor = memory_like(item.tensor);
-        known.emplace_back(impl, item.tensor);
-        slot->fill.back().back() = alias_to_fill(item.tensor);
+        at::Tensor memory = memory_like(item.tensor);
+        twins.add(item.tensor, memory);
+        slot->fill.back().back() = alias_to_fill(memory);
+        item.tensor = std::move(memory);
       }
-      item.version = version_of(item.tensor);
+      item.mark_version();
       of_stage.push_back(item.tensor);
     }
   }
@@ -581,14 +582,14 @@ void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& 
   if (stage_ != 0) return;
   for (const Packet& packet : slot.inputs) {
     for (const Item& item : packet.items) {
-      TORCH_CHECK(!item.tensor.defined() || version_of(item.tensor) == item.version,
+      TORCH_CHECK(!item.tensor.defined() || !item.is_changed(),
                   "it changes the caller's input in place");
     }
   }
 }
 
 void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot) const {
-  c10::SmallVector<const c10::TensorImpl*, 4> known;
+  Twins<int> twins;
   for (size_t k = 0; k < slot.recorded.outputs.size(); ++k) {
     slot.output_numbers.emplace_back();
     slot.kinds.push_back(slot.recorded.outputs[k].kind);
@@ -602,17 +603,19 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
       TORCH_CHECK(tensor.device() == device_ && tensor.layout() == c10::kStrided &&
                       !tensor.is_conj() && !tensor.is_neg(),
                   "an output is not a dense tensor on ", device_);
-      const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-      const auto twin = std::find(known.begin(), known.end(), impl);
-      slot.output_numbers.back().push_back(static_cast<int>(twin - known.begin()));
-      if (twin != known.end()) continue;
+      if (const int* const twin = twins.find(tensor)) {
+        slot.output_numbers.back().push_back(*twin);
+        continue;
+      }
       // Whoever changes one of them in place changes the other one, but not its copy.
       const auto overlapping = [&](const Output& output) {
         return storage_of(output.tensor) == storage_of(tensor);
       };
       TORCH_CHECK(std::none_of(slot.outputs.begin(), slot.outputs.end(), overlapping),
                   "two outputs share memory");
-      known.push_back(impl);
+      const auto number = static_cast<int>(slot.outputs.size());
+      twins.add(tensor, number);
+      slot.output_numbers.back().push_back(number);
       slot.outputs.push_back(
           {k, n, detached_alias(tensor), run.plan.record && tensor.requires_grad()});
     }
@@ -745,11 +748,10 @@ StageGraphs::variable_list StageGraphs::run_backward(Slot& slot,
     if (output.needs_grad) packets[output.port].items[output.item].tensor = gradients[next++];
   }
   LeavesApart walk(slot.leaves);
-  GraphTask task;
-  task.keep = true;
+  walk.settings.keep_graph = true;
   int64_t layer = -1;
   std::vector<Packet> of_inputs =
-      slot.recorded.graph.backward(std::move(packets), Roots(), task, walk, layer);
+      slot.recorded.graph.backward(std::move(packets), Roots(), BackwardPart::kWhole, walk, layer);
   variable_list results;
   for (const auto& [port, item] : slot.input_gradients) {
     results.push_back(of_inputs.empty() ? at::Tensor()

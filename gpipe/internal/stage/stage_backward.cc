@@ -70,10 +70,10 @@ struct Stage::Backward final : public CellGraph::Walk {
         stage(stage),
         run(run),
         micro_batch(micro_batch),
-        task(task) {}
-
-  GraphTask graph_task(BackwardPart part) const {
-    return {part, run.keep_graph, run.check_finite, task.target_gradients};
+        task(task) {
+    settings.keep_graph = run.keep_graph;
+    settings.check_finite = run.check_finite;
+    target_gradients = task.target_gradients;
   }
 
   // What the loss function captures is the caller's own, and terms that others sent come from no
@@ -100,8 +100,8 @@ struct Stage::Backward final : public CellGraph::Walk {
   // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
   std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
     of_loss.emplace();
-    gradients = loss.backward(std::move(gradients), Roots(), graph_task(BackwardPart::kWhole),
-                              *this, stage.running_layer_);
+    gradients = loss.backward(std::move(gradients), Roots(), BackwardPart::kWhole, *this,
+                              stage.running_layer_);
     take(*of_loss);
     of_loss.reset();
     return gradients;
@@ -237,9 +237,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }
-  std::vector<Packet> result =
-      cell.graph.backward(std::move(gradients), std::move(backward.roots),
-                          backward.graph_task(task.part), backward, running_layer_);
+  std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
+                                                   task.part, backward, running_layer_);
   groups.check_first_half();
   backward.hand_over_requested();
   if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);

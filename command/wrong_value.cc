@@ -1,0 +1,14 @@
+#include "command/wrong_value.h"
+
+namespace gpipe::command {
+
+std::string flag_text(absl::string_view flag, const absl::AlphaNum& value) {
+  return absl::StrCat("--", flag, "=", value);
+}
+
+std::invalid_argument wrong_value(absl::string_view flag, const absl::AlphaNum& value,
+                                  absl::string_view why) {
+  return std::invalid_argument(absl::StrCat(flag_text(flag, value), ": ", why));
+}
+
+}  // namespace gpipe::command
