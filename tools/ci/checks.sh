@@ -83,6 +83,40 @@ check() {
   fi
 }
 
+# beside NAME COMMAND...: a check that runs while what follows does; `joined` waits for it, and shows what it has said.
+# For what one core does while something else needs one core only.
+beside_name="" beside_process=""
+beside() {
+  beside_name="$1"
+  shift
+  say "${beside_name}: $* (beside what follows)"
+  # The time in a file: what a process beside this one counts is lost.
+  (
+    begin="$(date +%s)"
+    "$@"
+    code=$?
+    echo $(($(date +%s) - begin)) >"${scratch}/beside-time"
+    exit "${code}"
+  ) >"${scratch}/beside" 2>&1 &
+  beside_process=$!
+}
+joined() {
+  local code spent
+  [[ -n ${beside_process} ]] || return 0
+  wait "${beside_process}"
+  code=$?
+  beside_process=""
+  say "${beside_name}, which has run beside"
+  cat "${scratch}/beside"
+  spent="$(cat "${scratch}/beside-time" 2>/dev/null)"
+  times+=("${beside_name} $((${spent:-0} / 60))m$(printf "%02d" $((${spent:-0} % 60)))s beside others")
+  if [[ ${code} -eq 0 ]]; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1)) failures+=("${beside_name}")
+  fi
+}
+
 # count_events NAME CODE [--stopped]: each test case of the `bazel test` counts that has just ended with that exit code,
 # or because it was stopped. Not those that were not run in it: a NOTE says how many these are.
 count_events() {
@@ -180,8 +214,9 @@ part() {
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
-# The exit code is 0 if nothing failed and something passed, now or in the run whose results were kept.
+# Waits for what runs beside. The exit code is 0 if nothing failed and something passed, now or in the run whose results were kept.
 finish() {
+  joined
   say "done"
   [[ ${#times[@]} -eq 0 ]] || note "times: $(printf '%s, ' "${times[@]}" | sed 's/, $//')" >/dev/null
   [[ ${#notes[@]} -eq 0 ]] || printf 'NOTE: %s\n' "${notes[@]}"

@@ -56,6 +56,13 @@ BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended 
 BAZEL_CODE=137 try "Bazel was killed, and not for lack of time" 1 "2 passed, 1 failed" "bazel ended with 137" <<<'tests "t" . //...'
 try "times are told at the end" 0 "1 passed, 0 failed" "NOTE: times: a 0m0" <<<'check "a" sleep 1.1'
 try "a timed step keeps its code" 0 "1 passed, 0 failed" "code 7" <<<'check "a" true; timed "b" bash -c "exit 7"; echo "code $?"'
+try "beside: it counts, and its words are shown" 0 "2 passed, 0 failed" "word of it" <<<'beside "b" echo "word of it"; check "a" true'
+try "beside: it fails" 1 "1 passed, 1 failed" "FAILED: b" <<<'beside "b" false; check "a" true'
+# shellcheck disable=SC2016 # expanded by that script
+script kills 'kill -9 "${PPID}"'
+script waits "for ((tries = 0; tries < 600; ++tries)); do [[ ! -e ${root}/now ]] || exit 0; sleep 0.05; done; exit 1"
+try "beside: at the same time" 0 "2 passed, 0 failed" "NOTE: times: a 0m0" <<<"beside b ${root}/waits; check a touch ${root}/now; joined"
+try "beside: it was killed" 1 "1 passed, 1 failed" "FAILED: b" <<<"beside b ${root}/kills; check a true; joined"
 try "nothing was done" 1 "0 passed, 0 failed" </dev/null
 
 try "GPU tests are seen, and count for nothing" 0 "2 passed, 0 failed" "NOTE: 1 GPU tests compiled, not run: no GPU" \
@@ -74,7 +81,7 @@ try "what was not run is not counted" 0 "1 passed, 0 failed" \
 try "all is kept" 0 "0 passed, 0 failed" "NOTE: t: 1 programs" <<<'tests "t" . //...'
 BAZEL_CODE=3 try "all is kept, and Bazel failed" 1 "0 passed, 1 failed" "bazel ended with 3" <<<'tests "t" . //...'
 unset KEPT
-try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<'tests "t" . //...; echo "${#notes[@]} notes"'
+try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo \"\${#notes[@]} notes\""
 
 # Which results are asked for. Each is found by the machine and by the last run of all.
 result="--test_env=GPIPE_CI_MACHINE"
