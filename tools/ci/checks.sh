@@ -69,6 +69,10 @@ keep_results() {
   [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since")"
   # Tests do not read it. It is a part of what Bazel finds a result by.
   cached_results=(--cache_test_results=auto --flaky_test_attempts=1 "--test_env=GPIPE_CI_MACHINE=${machine}${since}")
+  # Debian's Bazel runs exclusive tests without a sandbox, and keeps no result of such. From version 6 on they have one.
+  if "${bazel}" help test --short 2>/dev/null | grep -q incompatible_exclusive_test_sandboxed; then
+    cached_results+=(--incompatible_exclusive_test_sandboxed)
+  fi
 }
 
 # check NAME COMMAND...: one thing that passes or fails as a whole.

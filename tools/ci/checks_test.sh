@@ -20,6 +20,7 @@ cat >"${root}/clone/tools/bazel" <<END
 #!/usr/bin/env bash
 [[ \$1 != info ]] || { echo "${root}/base"; exit 0; }
 echo "bazel \$*"
+[[ \$1 != help || -z "\${OLD:-}" ]] || echo "  --[no]incompatible_exclusive_test_sandboxed (a boolean; default: false)"
 [[ \$1 == test ]] || exit 0
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
 printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", %s "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' "\${KEPT:-}" >"\${events}"
@@ -87,6 +88,8 @@ try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo
 result="--test_env=GPIPE_CI_MACHINE"
 try "always run" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'tests "t" . //...'
 try "kept" 0 "2 passed, 0 failed" "--cache_test_results=auto --flaky_test_attempts=1 ${result}=this --" <<<'keep_results; tests "t" . //...'
+OLD=1 try "kept, also of exclusive tests" 0 "2 passed, 0 failed" "${result}=this --incompatible_exclusive_test_sandboxed" \
+  <<<'keep_results; tests "t" . //...'
 GPIPE_CI_START=7 GPIPE_CI_ALL=1 try "all, once" 0 "2 passed, 0 failed" "${result}=this-7 --" <<<'keep_results; tests "t" . //...'
 try "what was kept before a run of all counts never again" 0 "2 passed, 0 failed" "${result}=this-7 --" <<<'keep_results; tests "t" . //...'
 GPIPE_CI_START=8 GPIPE_CI_ALL=1 try "all, again" 0 "2 passed, 0 failed" "${result}=this-8 --" <<<'keep_results; tests "t" . //...'
