@@ -57,7 +57,7 @@ BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended 
 BAZEL_CODE=137 try "Bazel was killed, and not for lack of time" 1 "2 passed, 1 failed" "bazel ended with 137" <<<'tests "t" . //...'
 try "times are told at the end" 0 "1 passed, 0 failed" "NOTE: times: a 0m0" <<<'check "a" sleep 1.1'
 try "a timed step keeps its code" 0 "1 passed, 0 failed" "code 7" <<<'check "a" true; timed "b" bash -c "exit 7"; echo "code $?"'
-try "beside: it counts, and its words are shown" 0 "2 passed, 0 failed" "word of it" <<<'beside "b" echo "word of it"; check "a" true'
+try "beside: it counts, and its words are shown" 0 "2 passed, 0 failed" "42 words" <<<'beside "b" printf "%s words\n" 42; check "a" true'
 try "beside: it fails" 1 "1 passed, 1 failed" "FAILED: b" <<<'beside "b" false; check "a" true'
 # shellcheck disable=SC2016 # expanded by that script
 script kills 'kill -9 "${PPID}"'

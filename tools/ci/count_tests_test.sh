@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Tests tools/ci/count_tests.py on made-up build events.
 set -uo pipefail
+# Or a check at the end of a pipe would count its failure in a shell of its own, and be lost.
+shopt -s lastpipe
 
 script="${PWD}/tools/ci/count_tests.py"
 root="$(mktemp -d)"
