@@ -54,6 +54,8 @@ check() {
 }
 
 in_place="NOTE: the README's commands were not typed in a bare machine:"
+check "all tests are asked for in the bare machine, too" 0 "GPIPE_CI_ALL=yes bash gpipe/tools/ci/readme.sh" \
+  "GPIPE_CI_ALL=yes bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_CI_ALL=yes
 # Three checks besides: the old root, the new one, the clone.
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --

@@ -3,14 +3,15 @@
 # clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
 #
 # GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it; GPIPE_CI_CACHE: the folder for
-# what outlives a run, GPIPE_CACHE if that is set.
+# what outlives a run, GPIPE_CACHE if that is set; GPIPE_CI_ALL=1: tests that have passed before are run, too.
 
 bazel="${PWD}/tools/bazel"
 ci_root="${PWD}"
 exec </dev/null
 export CI=true
 
-passed=0 failed=0
+# `not_run`: programs with results of an earlier run. Their cases are no part of `passed`.
+passed=0 failed=0 not_run=0
 failures=() notes=() times=()
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
@@ -47,10 +48,32 @@ cache="${GPIPE_CI_CACHE}/ci-objects"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
   find "${cache}" -type f -mtime +30 -delete
+else
+  cache=""
 fi
 
-# Results of an earlier run prove nothing about this machine.
+# Whether results of tests are kept from an earlier run: not, unless a script says keep_results.
 cached_results=(--nocache_test_results)
+
+# keep_results: from here on a test that has passed on this machine with the same inputs is not run again where objects
+# are kept, too. One that failed is run again, and so is one that passed only when it was tried again, for nothing is
+# tried twice. GPIPE_CI_ALL=1: everything is run, and what was kept before counts never again, so that a test which
+# fails then has no older result to hide behind. To be called when all is installed that tests may find.
+keep_results() {
+  local since="" machine
+  if [[ -z ${cache} ]] || ! machine="$(tools/ci/machine.sh)"; then
+    cached_results=(--nocache_test_results)
+    return
+  fi
+  [[ -z ${GPIPE_CI_ALL:-} ]] || echo "${GPIPE_CI_START}" >"${GPIPE_CI_CACHE}/ci-results-since"
+  [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since")"
+  # Tests do not read it. It is a part of what Bazel finds a result by.
+  cached_results=(--cache_test_results=auto --flaky_test_attempts=1 "--test_env=GPIPE_CI_MACHINE=${machine}${since}")
+  # Debian's Bazel runs exclusive tests without a sandbox, and keeps no result of such. From version 6 on they have one.
+  if "${bazel}" help test --short 2>/dev/null | grep -q incompatible_exclusive_test_sandboxed; then
+    cached_results+=(--incompatible_exclusive_test_sandboxed)
+  fi
+}
 
 # check NAME COMMAND...: one thing that passes or fails as a whole.
 check() {
@@ -64,16 +87,54 @@ check() {
   fi
 }
 
+# beside NAME COMMAND...: a check that runs while what follows does; `joined` waits for it, and shows what it has said.
+# For what one core does while something else needs one core only.
+beside_name="" beside_process=""
+beside() {
+  beside_name="$1"
+  shift
+  say "${beside_name}: $* (beside what follows)"
+  # The time in a file: what a process beside this one counts is lost.
+  (
+    begin="$(date +%s)"
+    "$@"
+    code=$?
+    echo $(($(date +%s) - begin)) >"${scratch}/beside-time"
+    exit "${code}"
+  ) >"${scratch}/beside" 2>&1 &
+  beside_process=$!
+}
+joined() {
+  local code spent
+  [[ -n ${beside_process} ]] || return 0
+  wait "${beside_process}"
+  code=$?
+  beside_process=""
+  say "${beside_name}, which has run beside"
+  cat "${scratch}/beside"
+  spent="$(cat "${scratch}/beside-time" 2>/dev/null)"
+  times+=("${beside_name} $((${spent:-0} / 60))m$(printf "%02d" $((${spent:-0} % 60)))s beside others")
+  if [[ ${code} -eq 0 ]]; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1)) failures+=("${beside_name}")
+  fi
+}
+
 # count_events NAME CODE [--stopped]: each test case of the `bazel test` counts that has just ended with that exit code,
-# or because it was stopped.
+# or because it was stopped. Not those that were not run in it: a NOTE says how many these are.
 count_events() {
-  local name="$1" code="$2" counts good bad skipped
+  local name="$1" code="$2" counts good bad skipped programs cases
   counts="$(python3 "${ci_root}/tools/ci/count_tests.py" ${3:+"$3"} "${scratch}/events" "${code}")" || counts=""
   read -r good bad skipped <<<"${counts:-0 1 0}"
   passed=$((passed + good)) failed=$((failed + bad))
   while read -r line; do [[ -z ${line} ]] || failures+=("${name}: ${line}"); done < <(tail -n +2 <<<"${counts:-
 tools/ci/count_tests.py failed}")
   echo "${name}: ${good} passed, ${bad} failed, ${skipped} skipped"
+  read -r programs cases < <(python3 "${ci_root}/tools/ci/count_tests.py" --cached "${scratch}/events" 2>/dev/null)
+  [[ ${programs:-0} -gt 0 ]] || return 0
+  not_run=$((not_run + programs))
+  note "${name}: ${programs} programs with ${cases} cases were not run again: they have passed before on this machine, as they are (GPIPE_CI_ALL=1 runs all)"
 }
 
 bazel_test() { # FOLDER ARGUMENTS...
@@ -98,9 +159,6 @@ tests() {
     note "${name}: stopped for lack of time: not all was run"
   fi
   count_events "${name}" "${code}" ${stopped:+"${stopped}"}
-  local again
-  again="$(python3 "${ci_root}/tools/ci/count_tests.py" --cached "${scratch}/events" 2>/dev/null)"
-  [[ ${again:-0} -eq 0 ]] || note "${name}: ${again} test programs have passed before on this machine, as they are, and were not run again"
 }
 
 # note TEXT: what is neither passed nor failed, but should be seen; also before the last line.
@@ -151,6 +209,8 @@ part() {
     bad=1
     failures+=("${name}: exit code ${code}")
   fi
+  # Good, and nothing passed: all of it was kept, or it would have ended with another code.
+  [[ ${code} -ne 0 || ${good} -gt 0 || ${bad} -gt 0 ]] || not_run=$((not_run + 1))
   passed=$((passed + good)) failed=$((failed + bad))
   # What it says at its end. Bazel has such lines, too, and so has a part within it.
   tac "${scratch}/part" | sed '/^=== .* done$/q' >"${scratch}/end"
@@ -158,12 +218,13 @@ part() {
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
-# The exit code is 0 if nothing failed and something passed.
+# Waits for what runs beside. The exit code is 0 if nothing failed and something passed, now or in the run whose results were kept.
 finish() {
+  joined
   say "done"
   [[ ${#times[@]} -eq 0 ]] || note "times: $(printf '%s, ' "${times[@]}" | sed 's/, $//')" >/dev/null
   [[ ${#notes[@]} -eq 0 ]] || printf 'NOTE: %s\n' "${notes[@]}"
   [[ ${#failures[@]} -eq 0 ]] || printf 'FAILED: %s\n' "${failures[@]}"
   echo "${passed} passed, ${failed} failed"
-  [[ ${failed} -eq 0 && ${passed} -gt 0 ]]
+  [[ ${failed} -eq 0 && $((passed + not_run)) -gt 0 ]]
 }

@@ -7,10 +7,10 @@ count="${PWD}/tools/ci/count_tests.py"
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 export GPIPE_CACHE="${root}/cache"
-unset GPIPE_CI_CACHE
+unset GPIPE_CI_CACHE GPIPE_CI_ALL
 failures=0
 
-# A clone whose Bazel passes one test.
+# A clone whose Bazel passes one test, or has kept the result of an earlier run.
 mkdir -p "${root}/clone/tools/ci"
 cp "${checks}" "${count}" "${root}/clone/tools/ci/"
 cat >"${root}/report.xml" <<'END'
@@ -18,15 +18,21 @@ cat >"${root}/report.xml" <<'END'
 END
 cat >"${root}/clone/tools/bazel" <<END
 #!/usr/bin/env bash
-[[ \$1 != info ]] || echo "${root}/base"
+[[ \$1 != info ]] || { echo "${root}/base"; exit 0; }
+echo "bazel \$*"
+[[ \$1 != help || -z "\${OLD:-}" ]] || echo "  --[no]incompatible_exclusive_test_sandboxed (a boolean; default: false)"
 [[ \$1 == test ]] || exit 0
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
-printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' >"\${events}"
+printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", %s "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' "\${KEPT:-}" >"\${events}"
 printf '{"id": {"targetConfigured": {"label": "//g"}}, "configured": {"targetKind": "cc_test rule", "tag": ["requires-gpu-nvidia"]}}\n' >>"\${events}"
 printf '{"id": {"targetCompleted": {"label": "//g"}}, "completed": {"success": true}}\n' >>"\${events}"
 exit "\${BAZEL_CODE:-0}"
 END
 chmod +x "${root}/clone/tools/bazel"
+# The machine is what a file says.
+printf '#!/usr/bin/env bash\ncat "%s"\n' "${root}/machine" >"${root}/clone/tools/ci/machine.sh"
+chmod +x "${root}/clone/tools/ci/machine.sh"
+echo this >"${root}/machine"
 
 # try NAME CODE LAST_LINE [TEXT], the script's steps on stdin.
 try() {
@@ -51,6 +57,13 @@ BAZEL_CODE=3 try "bazel's exit code counts" 1 "2 passed, 1 failed" "bazel ended 
 BAZEL_CODE=137 try "Bazel was killed, and not for lack of time" 1 "2 passed, 1 failed" "bazel ended with 137" <<<'tests "t" . //...'
 try "times are told at the end" 0 "1 passed, 0 failed" "NOTE: times: a 0m0" <<<'check "a" sleep 1.1'
 try "a timed step keeps its code" 0 "1 passed, 0 failed" "code 7" <<<'check "a" true; timed "b" bash -c "exit 7"; echo "code $?"'
+try "beside: it counts, and its words are shown" 0 "2 passed, 0 failed" "42 words" <<<'beside "b" printf "%s words\n" 42; check "a" true'
+try "beside: it fails" 1 "1 passed, 1 failed" "FAILED: b" <<<'beside "b" false; check "a" true'
+# shellcheck disable=SC2016 # expanded by that script
+script kills 'kill -9 "${PPID}"'
+script waits "for ((tries = 0; tries < 600; ++tries)); do [[ ! -e ${root}/now ]] || exit 0; sleep 0.05; done; exit 1"
+try "beside: at the same time" 0 "2 passed, 0 failed" "NOTE: times: a 0m0" <<<"beside b ${root}/waits; check a touch ${root}/now; joined"
+try "beside: it was killed" 1 "1 passed, 1 failed" "FAILED: b" <<<"beside b ${root}/kills; check a true; joined"
 try "nothing was done" 1 "0 passed, 0 failed" </dev/null
 
 try "GPU tests are seen, and count for nothing" 0 "2 passed, 0 failed" "NOTE: 1 GPU tests compiled, not run: no GPU" \
@@ -62,15 +75,45 @@ printf '#!/usr/bin/env bash\necho "Cuda compilation tools, release 13.0, V13.0.8
 chmod +x "${root}/cuda/bin/nvcc"
 try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
 
+# Results of an earlier run.
+export KEPT='"cachedLocally": true,'
+try "what was not run is not counted" 0 "1 passed, 0 failed" \
+  "NOTE: t: 1 programs with 2 cases were not run again: they have passed before on this machine" <<<'check "a" true; tests "t" . //...'
+try "all is kept" 0 "0 passed, 0 failed" "NOTE: t: 1 programs" <<<'tests "t" . //...'
+BAZEL_CODE=3 try "all is kept, and Bazel failed" 1 "0 passed, 1 failed" "bazel ended with 3" <<<'tests "t" . //...'
+unset KEPT
+try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo \"\${#notes[@]} notes\""
+
+# Which results are asked for. Each is found by the machine and by the last run of all.
+result="--test_env=GPIPE_CI_MACHINE"
+try "always run" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'tests "t" . //...'
+try "kept" 0 "2 passed, 0 failed" "--cache_test_results=auto --flaky_test_attempts=1 ${result}=this --" <<<'keep_results; tests "t" . //...'
+OLD=1 try "kept, also of exclusive tests" 0 "2 passed, 0 failed" "${result}=this --incompatible_exclusive_test_sandboxed" \
+  <<<'keep_results; tests "t" . //...'
+GPIPE_CI_START=7 GPIPE_CI_ALL=1 try "all, once" 0 "2 passed, 0 failed" "${result}=this-7 --" <<<'keep_results; tests "t" . //...'
+try "what was kept before a run of all counts never again" 0 "2 passed, 0 failed" "${result}=this-7 --" <<<'keep_results; tests "t" . //...'
+GPIPE_CI_START=8 GPIPE_CI_ALL=1 try "all, again" 0 "2 passed, 0 failed" "${result}=this-8 --" <<<'keep_results; tests "t" . //...'
+echo that >"${root}/machine"
+try "another machine" 0 "2 passed, 0 failed" "${result}=that-8 --" <<<'keep_results; tests "t" . //...'
+rm "${root}/machine"
+try "a machine that nobody knows" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'keep_results; tests "t" . //...'
+echo this >"${root}/machine"
+touch "${root}/no-folder"
+GPIPE_CI_CACHE="${root}/no-folder" try "no objects are kept" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'keep_results; tests "t" . //...'
+
 script good 'echo "7 passed, 0 failed"'
 script bad 'echo "FAILED: Build did NOT complete"' 'echo "=== [1m02s] done"' 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
 script noted 'echo "NOTE: no GPU"' 'echo "1 passed, 0 failed"'
+script kept 'echo "NOTE: t: 1 programs"' 'echo "0 passed, 0 failed"'
+script nothing 'echo "0 passed, 0 failed"' 'exit 1'
 script died 'echo "halfway"' 'exit 137'
 script liar 'echo "4 passed, 0 failed"' 'exit 1'
 try "parts add up" 1 "12 passed, 2 failed" "FAILED: two: a test" <<<"part one ${root}/good; part two ${root}/bad"
 try "a part's own failures are those of its end" 1 "12 passed, 2 failed" "0 lines of Bazel's" \
   <<<"part one ${root}/good; part two ${root}/bad; echo \"\$(printf '%s\n' \"\${failures[@]}\" | grep -c Build) lines of Bazel's\""
 try "a part's notes" 0 "1 passed, 0 failed" "NOTE: three: no GPU" <<<"part three ${root}/noted"
+try "a part of which all is kept" 0 "0 passed, 0 failed" "NOTE: four: t: 1 programs" <<<"part four ${root}/kept"
+try "a part that did nothing" 1 "0 passed, 1 failed" "FAILED: five: exit code 1" <<<"part five ${root}/nothing"
 try "a part without a count" 1 "7 passed, 1 failed" "two: it ended without a count (exit code 137)" \
   <<<"part one ${root}/good; part two ${root}/died"
 try "a part whose exit code contradicts its count" 1 "4 passed, 1 failed" "exit code 1" <<<"part one ${root}/liar"

@@ -5,12 +5,12 @@ usage: count_tests.py [--stopped] BUILD_EVENTS_JSON BAZEL_EXIT_CODE
        count_tests.py --cached BUILD_EVENTS_JSON
 
 Prints "passed failed skipped", then one line per failure. A case is counted once per run (shards and repeats
-apart). A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
+apart), and only if it ran in this one: what Bazel has kept from an earlier run is not counted. A test target that ended badly without a failed case (crash, time-out, no report) counts as one failure,
 so does a test that could not be built, and so does an exit code that nothing else explains. With --stopped Bazel was
 stopped because its time was over: tests that had not ended by then are not counted.
 
 With --compiled it prints how many test targets with that tag were built and not run, because --test_tag_filters
-leaves them out; with --cached how many were not run again, because the same program has passed before.
+leaves them out; with --cached "programs cases": how many were not run again, because they have passed before.
 """
 
 import json
@@ -51,6 +51,21 @@ def events_of(lines):
         yield event
 
 
+def report_of(result):
+    """Like cases_of, of this result's test.xml; None if it has none."""
+    report = None
+    for output in result.get("testActionOutput", []):
+        if output.get("name") == "test.xml":
+            report = cases_of(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path))
+    return report
+
+
+def is_kept(result):
+    """Whether this result is an earlier run's. Bazel keeps good ones only; a bad one would be no less bad for it."""
+    earlier = result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely")
+    return bool(earlier) and result.get("status") == "PASSED"
+
+
 def failed_to_build(event, stopped):
     """Whether this end of a target says so; what was not built because Bazel was stopped has not failed."""
     if event.get("completed", {}).get("success"):
@@ -70,10 +85,9 @@ def count(lines, exit_code, stopped=False):
             if stopped and result.get("status") not in ("PASSED", "FLAKY", "FAILED", "TIMEOUT"):
                 continue
             ran.add(label)
-            report = None
-            for output in result.get("testActionOutput", []):
-                if output.get("name") == "test.xml":
-                    report = cases_of(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path))
+            if is_kept(result):
+                continue
+            report = report_of(result)
             if report:
                 passed += report[0]
                 failures += ["{} {}".format(label, case) for case in report[1]]
@@ -115,8 +129,12 @@ def compiled(lines, tag):
 
 
 def cached(lines):
-    results = [event["testResult"] for event in events_of(lines) if "testResult" in event]
-    return sum(bool(result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely")) for result in results)
+    programs, cases = set(), 0
+    for event in events_of(lines):
+        if "testResult" in event and is_kept(event["testResult"]):
+            programs.add(event["id"]["testResult"]["label"])
+            cases += (report_of(event["testResult"]) or (0,))[0]
+    return len(programs), cases
 
 
 def read(events):
@@ -131,7 +149,7 @@ def main():
         print(compiled(read(sys.argv[2]), sys.argv[1].split("=", 1)[1]))
         return
     if sys.argv[1] == "--cached":
-        print(cached(read(sys.argv[2])))
+        print(*cached(read(sys.argv[2])))
         return
     stopped = sys.argv[1] == "--stopped"
     events, exit_code = sys.argv[2:] if stopped else sys.argv[1:]

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Tests tools/ci/count_tests.py on made-up build events.
 set -uo pipefail
+# Or a check at the end of a pipe would count its failure in a shell of its own, and be lost.
+shopt -s lastpipe
 
 script="${PWD}/tools/ci/count_tests.py"
 root="$(mktemp -d)"
@@ -74,13 +76,23 @@ check "nothing ran" "0 1 0" 0 </dev/null
 } >"${root}/events"
 output="$(python3 "${script}" --compiled=gpu "${root}/events")"
 [[ ${output} == 2 ]] || { echo "FAILED: compiled, not run: ${output}, not a and b" >&2 && failures=$((failures + 1)); }
+# kept LABEL STATUS XML HOW: one that Bazel did not run, but has the result of an earlier run of.
+kept() {
+  printf '{"id": {"testResult": {"label": "%s"}}, "testResult": {"status": "%s", "testActionOutput": [{"name": "test.xml", "uri": "file://%s"}], %s}}\n' "$@"
+}
+locally='"cachedLocally": true' remotely='"executionInfo": {"cachedRemotely": true}'
 {
   result //a PASSED "${root}/good.xml"
-  echo '{"id": {"testResult": {"label": "//b"}}, "testResult": {"status": "PASSED", "cachedLocally": true}}'
-  echo '{"id": {"testResult": {"label": "//c"}}, "testResult": {"status": "PASSED", "executionInfo": {"cachedRemotely": true}}}'
-} >"${root}/events"
-output="$(python3 "${script}" --cached "${root}/events")"
-[[ ${output} == 2 ]] || { echo "FAILED: cached: ${output}, not b and c" >&2 && failures=$((failures + 1)); }
+  kept //b PASSED "${root}/good.xml" "${locally}"
+  kept //c PASSED "${root}/good.xml" "${remotely}"
+  kept //c PASSED "${root}/good.xml" "${remotely}" # another shard
+  kept //d PASSED "${root}/none.xml" "${remotely}"
+} >"${root}/kept"
+output="$(python3 "${script}" --cached "${root}/kept")"
+[[ ${output} == "3 6" ]] || { echo "FAILED: kept: ${output}, not b, c and d with two cases each time" >&2 && failures=$((failures + 1)); }
+check "what is kept has not passed in this run" "2 0 1" 0 <"${root}/kept"
+sed 1d "${root}/kept" | check "all is kept" "0 0 0" 0
+{ kept //a FAILED "${root}/bad.xml" "${locally}"; } | check "a failure that is kept is one" $'1 1 0\n//a S.b' 3
 rm "${root}/events"
 [[ "$(python3 "${script}" "${root}/events" 1)" == "0 1 0"* ]] || failures=$((failures + 1))
 

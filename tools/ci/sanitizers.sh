@@ -6,8 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
 source tools/ci/checks.sh
 
-# Sanitizers tell about the code, not about the machine: the same program on the same machine need not run again.
-cached_results=(--cache_test_results=auto)
+keep_results
 
 # Data races in the code that runs threads and needs no LibTorch.
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch

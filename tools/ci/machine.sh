@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What the result of a test may depend on, and Bazel does not see: this machine. On another one, results that Bazel has
+# kept prove nothing (tools/ci/checks.sh).
+#   tools/ci/machine.sh           a hash of it
+#   tools/ci/machine.sh --facts   what is hashed, for people
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# SYSTEM is a test's: a folder that stands for /.
+system="${SYSTEM:-}"
+facts() {
+  local libtorch folder
+  echo "kernel: $(uname -srm)"
+  echo "cores: $(nproc)"
+  # LibTorch chooses its kernels by the flags. Which of them a core reports is the same on all cores.
+  sed -n '/^\(vendor_id\|cpu family\|model\|model name\|stepping\|flags\|Features\|CPU part\)[ \t]*:/p; /^$/q' "${system}/proc/cpuinfo"
+  # Not to the byte: the kernel keeps some of it for itself, at each start another amount.
+  awk '/^MemTotal:/ { printf "memory: %.0f GiB\n", $2 / 1048576 }' "${system}/proc/meminfo"
+  cat "${system}/proc/driver/nvidia/version" 2>/dev/null || true
+  # The packages of this Debian, each with its version; without dpkg, that there are none to tell.
+  dpkg-query --root="${system:-/}" --show --showformat='${db:Status-Abbrev} ${binary:Package} ${Version}\n' 2>/dev/null | LC_ALL=C sort ||
+    echo "no dpkg"
+  # And Python's, of the Python that tests would start.
+  python3 -c 'import importlib.metadata as m; print("\n".join(sorted({"{} {}".format(d.metadata["Name"], d.version) for d in m.distributions()})))' 2>/dev/null ||
+    echo "no Python"
+  # The shared libraries of LibTorch are no inputs of Bazel's (third_party/libtorch). Folders are named by versions.
+  libtorch="$(third_party/libtorch/libtorch.sh find)" || libtorch="no LibTorch"
+  echo "${libtorch}"
+  folder="$(sed -n 's/^torch=//p' <<<"${libtorch}")"
+  [[ -z ${folder} ]] || stat --format='%n %s' "${folder}"/lib/*.so* 2>/dev/null || true
+}
+
+case "${1:-}" in
+  --facts) facts ;;
+  "") facts | sha256sum | cut -c1-16 ;;
+  *) echo "usage: machine.sh [--facts]" >&2 && exit 2 ;;
+esac
