@@ -23,10 +23,12 @@ struct Candidate {
 // Rules of greedy workers, varied towards a short makespan.
 class RuleSearch {
  public:
-  RuleSearch(const Workload& workload, const Optimizing& optimizing, Timing* timing)
-      : workload_(workload), optimizing_(optimizing), greedy_(workload), timing_(timing) {}
+  RuleSearch(const Workload& workload, const Optimizing& optimizing)
+      : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
   int64_t actions() const { return greedy_.actions(); }
+  // Of the orders that were made: they count beside the work to make them.
+  int64_t order_actions() const { return order_actions_; }
 
   // The best places for the weight gradients of an order: the same rule for all workers, with
   // `most` work or little more, then `budget` to vary it by worker.
@@ -97,15 +99,17 @@ class RuleSearch {
   static constexpr double kMeanEnd = 0.2;
 
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
-  int64_t work() const { return greedy_.actions() + timing_->actions(); }
+  int64_t work() const { return greedy_.actions() + order_actions_; }
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    if (!greedy_.run(rule, &order_, optimizing_.stop) || !timing_->run(order_)) return kNever;
-    if (timing_->makespan() < best->makespan) {
-      best->makespan = timing_->makespan();
+    if (!greedy_.run(rule, &order_, optimizing_.stop)) return kNever;
+    for (const WorkerOrder& tokens : order_) order_actions_ += static_cast<int64_t>(tokens.size());
+    const double makespan = greedy_.makespan();
+    if (makespan < best->makespan) {
+      best->makespan = makespan;
       best->order = order_;
     }
-    return timing_->makespan() + kMeanEnd * timing_->mean_end();
+    return makespan + kMeanEnd * greedy_.mean_end();
   }
 
   GreedyRule change(GreedyRule rule, Draws* draws) const {
@@ -139,8 +143,8 @@ class RuleSearch {
   const Workload& workload_;
   const Optimizing& optimizing_;
   Greedy greedy_;
-  Timing* timing_;
   Order order_;
+  int64_t order_actions_ = 0;
 };
 
 // The best first, at most `count` different ones.
@@ -320,17 +324,16 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
   // they are and as if all actions took the same: a tight order of forwards and input gradients
   // stays good, and only the weight gradients are placed anew.
-  RuleSearch rules(workload, optimizing, &timing);
+  RuleSearch rules(workload, optimizing);
   Workload even = workload;
   even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
   even.activation_takes.assign(even.cost.size(), 0.0);
   even.gradient_takes.assign(even.cost.size(), 0.0);
   even.skips_into.clear();
   even.skips_from.clear();
-  Timing even_timing(even);
-  RuleSearch even_rules(even, optimizing, &even_timing);
+  RuleSearch even_rules(even, optimizing);
   const auto rules_spent = [&] {
-    return rules.actions() + even_rules.actions() + even_timing.actions();
+    return rules.actions() + even_rules.actions() + even_rules.order_actions();
   };
   const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
   if (optimizing.split) {
@@ -357,11 +360,11 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     }
     add(std::move(candidate));
     if (stop() || proven()) {
-      result.actions += rules_spent();
+      result.actions += rules_spent() + rules.order_actions();
       return finish();
     }
   }
-  result.actions += rules_spent();
+  result.actions += rules_spent() + rules.order_actions();
 
   // Changes, in rounds that begin with each of the best in turn.
   constexpr size_t kKept = 4;
