@@ -39,6 +39,29 @@ GreedyRule GreedyRule::of(const Workload& workload) {
   return rule;
 }
 
+bool GreedyMargins::cover(const GreedyRule& rule, const GreedyRule& other) const {
+  if (rule.sequence != other.sequence || rule.gradients_first != other.gradients_first ||
+      rule.gradient_bonus != other.gradient_bonus || rule.depth_bonus != other.depth_bonus ||
+      rule.whole != other.whole) {
+    return false;
+  }
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const OfWorker& margin = workers[w];
+    const double gap = other.gap[w];
+    if (gap != rule.gap[w] &&
+        (gap <= margin.unfilled * (1.0 + kSame) || gap >= margin.filled * (1.0 - kSame))) {
+      return false;
+    }
+    const int32_t most = other.most_pending[w];
+    if (most < margin.few || most >= margin.many) return false;
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const int32_t most = other.most_live[s];
+    if (most <= stages[s].allowed || most > stages[s].refused) return false;
+  }
+  return true;
+}
+
 Greedy::Greedy(const Workload& workload)
     : workload_(workload), mean_(workload.mean_cost()), same_(kSame * mean_) {
   const auto stages = static_cast<size_t>(workload.stages);
@@ -110,7 +133,7 @@ void Greedy::set_start(size_t worker, double start) {
 }
 
 template <bool kSequence, bool kSkips>
-Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
+Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
   const double now = now_[worker];
   const double memory = memory_[worker];
   const double limit = limit_[worker];
@@ -133,6 +156,15 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
   const auto may = [&](ActionKind kind, int32_t stage) {
     return !kSequence || (stage_of(next) == stage && (kind == ActionKind::kForward) ==
                                                          (kind_of(next) == ActionKind::kForward));
+  };
+  const auto may_live = [&](int32_t number) {
+    const Stage& stage = stages_[static_cast<size_t>(number)];
+    GreedyMargins::OfStage& margin = margins_.stages[static_cast<size_t>(number)];
+    const int32_t live = stage.forwards - stage.firsts;
+    const bool allowed = live < stage.most_live;
+    int32_t& bound = allowed ? margin.allowed : margin.refused;
+    bound = allowed ? std::max(bound, live) : std::min(bound, live);
+    return allowed;
   };
   int32_t oldest = -1;
   double oldest_end = kNever;
@@ -164,8 +196,8 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
     }
     if (may(ActionKind::kForward, number) && stage.forwards < workload_.micro_batches &&
         (number == 0 || (&stage - 1)->forwards > stage.forwards) &&
-        (kSequence || stage.forwards - stage.firsts < stage.most_live) &&
-        memory + stage.held + (kSequence ? 0.0 : stage.reserve) <= limit) {
+        memory + stage.held + (kSequence ? 0.0 : stage.reserve) <= limit &&
+        (kSequence || may_live(number))) {
       const auto i = static_cast<size_t>(stage.forwards);
       double start = now;
       if (number > 0) {
@@ -184,12 +216,27 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
     oldest_end = stage.oldest_end;
   }
   if (oldest < 0) return best;
+  const Choice weight{now, oldest, ActionKind::kWeightGradient};
+  GreedyMargins::OfWorker& margin = margins_.workers[worker];
   const double takes = stages_[static_cast<size_t>(oldest)]
                            .cost[static_cast<size_t>(ActionKind::kWeightGradient)];
-  const bool fits =
-      best.start > now + same_ && now + rule.gap[worker] * takes <= best.start + same_;
-  if (fits || pending_[worker] > rule.most_pending[worker])
-    return {now, oldest, ActionKind::kWeightGradient};
+  if (best.start > now + same_) {
+    const bool fits = now + rule.gap[worker] * takes <= best.start + same_;
+    if (takes > 0.0) {
+      const double gap = (best.start + same_ - now) / takes;
+      if (fits) {
+        margin.filled = std::min(margin.filled, gap);
+      } else {
+        margin.unfilled = std::max(margin.unfilled, gap);
+      }
+    }
+    if (fits) return weight;
+  }
+  if (pending_[worker] > rule.most_pending[worker]) {
+    margin.many = std::min(margin.many, pending_[worker]);
+    return weight;
+  }
+  margin.few = std::max(margin.few, pending_[worker]);
   return best;
 }
 
@@ -202,6 +249,9 @@ void Greedy::begin(const GreedyRule& rule) {
     stage.oldest_end = kNever;
     stage.depth = rule.depth_bonus * mean_ * static_cast<int32_t>(s) / workload_.stages;
   }
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  margins_.workers.assign(now_.size(), {-1.0, kNever, 0, kMost});
+  margins_.stages.assign(stages_.size(), {-1, kMost});
   gradient_bonus_ = rule.gradient_bonus * mean_;
   std::fill(now_.begin(), now_.end(), 0.0);
   std::fill(memory_.begin(), memory_.end(), 0.0);

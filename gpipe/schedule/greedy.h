@@ -39,6 +39,31 @@ struct GreedyRule {
   static GreedyRule of(const Workload& workload);
 };
 
+// How far a rule could be from that of a run for every decision to be the same: most small changes
+// of a rule change nothing.
+struct GreedyMargins {
+  // Per worker: of the gaps, in the time of the weight gradient, the largest that was not filled
+  // and the least that was; and of the pending ones likewise, where a gap did not decide.
+  struct OfWorker {
+    double unfilled = 0.0;
+    double filled = 0.0;
+    int32_t few = 0;
+    int32_t many = 0;
+  };
+  // Per stage: the most live micro-batches with which a forward might come, and the least with
+  // which none might.
+  struct OfStage {
+    int32_t allowed = 0;
+    int32_t refused = 0;
+  };
+  std::vector<OfWorker> workers;
+  std::vector<OfStage> stages;
+
+  // Whether a run by `other` is the one by `rule`, whose margins these are. Says no where rounding
+  // could decide.
+  bool cover(const GreedyRule& rule, const GreedyRule& other) const;
+};
+
 // Thread-safety: none.
 class Greedy {
  public:
@@ -54,7 +79,9 @@ class Greedy {
   // A measure of work: as Timing::actions(), weighted by time.
   int64_t actions() const { return actions_; }
 
-  // Of the last run that came to its end, what Timing has of its order, to the last bit.
+  // Of the last run that came to its end.
+  const GreedyMargins& margins() const { return margins_; }
+  // What Timing has of its order, to the last bit.
   double makespan() const;
   double mean_end() const;
 
@@ -85,7 +112,7 @@ class Greedy {
 
   void begin(const GreedyRule& rule);
   template <bool kSequence, bool kSkips>
-  Choice choose(const GreedyRule& rule, size_t worker) const;
+  Choice choose(const GreedyRule& rule, size_t worker);
   template <bool kSequence, bool kSkips>
   bool run_as(const GreedyRule& rule, Order* order, const std::function<bool()>& stop);
   // What `worker` could begin with is as yet unknown, but for that it is not before `start`.
@@ -117,6 +144,7 @@ class Greedy {
   };
   std::vector<Node> tree_;
   size_t leaves_ = 1;
+  GreedyMargins margins_;
   double gradient_bonus_ = 0.0;
   int64_t actions_ = 0;
 };

@@ -26,7 +26,7 @@ class RuleSearch {
   RuleSearch(const Workload& workload, const Optimizing& optimizing)
       : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
-  int64_t actions() const { return greedy_.actions(); }
+  int64_t actions() const { return greedy_.actions() + saved_; }
   // Of the orders that were made: they count beside the work to make them.
   int64_t order_actions() const { return order_actions_; }
 
@@ -34,6 +34,7 @@ class RuleSearch {
   // `most` work or little more, then `budget` to vary it by worker.
   Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
     Candidate best;
+    tried_.clear();
     GreedyRule rule = GreedyRule::of(workload_);
     rule.sequence = &sequence;
     GreedyRule best_rule = rule;
@@ -79,6 +80,7 @@ class RuleSearch {
     const double unit = workload_.mean_cost();
     Draws draws(static_cast<uint64_t>(number) + 1);
     Candidate best;
+    tried_.clear();
     double rating = rate(rule, &best);
     const int64_t start = work();
     while (work() - start < budget && !stopped()) {
@@ -99,17 +101,42 @@ class RuleSearch {
   static constexpr double kMeanEnd = 0.2;
 
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
-  int64_t work() const { return greedy_.actions() + order_actions_; }
+  int64_t work() const { return actions() + order_actions_; }
+
+  // What a rule led to, since `best` was begun.
+  struct Tried {
+    GreedyRule rule;
+    GreedyMargins margins;
+    double rating = kNever;
+    int64_t actions = 0;
+    int64_t order_actions = 0;
+  };
+  static constexpr size_t kMostTried = 64;
 
   double rate(const GreedyRule& rule, Candidate* best) {
+    // The work of what is known counts as if it were done again: what is found with a budget does
+    // not depend on what is remembered.
+    for (const Tried& tried : tried_) {
+      if (!tried.margins.cover(tried.rule, rule)) continue;
+      saved_ += tried.actions;
+      order_actions_ += tried.order_actions;
+      return tried.rating;
+    }
+    const int64_t before = greedy_.actions();
     if (!greedy_.run(rule, &order_, optimizing_.stop)) return kNever;
-    for (const WorkerOrder& tokens : order_) order_actions_ += static_cast<int64_t>(tokens.size());
+    int64_t count = 0;
+    for (const WorkerOrder& tokens : order_) count += static_cast<int64_t>(tokens.size());
+    order_actions_ += count;
     const double makespan = greedy_.makespan();
     if (makespan < best->makespan) {
       best->makespan = makespan;
       best->order = order_;
     }
-    return makespan + kMeanEnd * greedy_.mean_end();
+    const double rating = makespan + kMeanEnd * greedy_.mean_end();
+    Tried& tried = tried_.size() < kMostTried ? tried_.emplace_back() : tried_[next_ % kMostTried];
+    ++next_;
+    tried = {rule, greedy_.margins(), rating, greedy_.actions() - before, count};
+    return rating;
   }
 
   GreedyRule change(GreedyRule rule, Draws* draws) const {
@@ -144,6 +171,9 @@ class RuleSearch {
   const Optimizing& optimizing_;
   Greedy greedy_;
   Order order_;
+  std::vector<Tried> tried_;  // the last ones
+  size_t next_ = 0;
+  int64_t saved_ = 0;
   int64_t order_actions_ = 0;
 };
 
