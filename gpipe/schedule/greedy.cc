@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace gpipe::internal {
@@ -38,34 +39,104 @@ GreedyRule GreedyRule::of(const Workload& workload) {
   return rule;
 }
 
+bool GreedyMargins::cover(const GreedyRule& rule, const GreedyRule& other) const {
+  if (rule.sequence != other.sequence || rule.gradients_first != other.gradients_first ||
+      rule.gradient_bonus != other.gradient_bonus || rule.depth_bonus != other.depth_bonus ||
+      rule.whole != other.whole) {
+    return false;
+  }
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const OfWorker& margin = workers[w];
+    const double gap = other.gap[w];
+    if (gap != rule.gap[w] &&
+        (gap <= margin.unfilled * (1.0 + kSame) || gap >= margin.filled * (1.0 - kSame))) {
+      return false;
+    }
+    const int32_t most = other.most_pending[w];
+    if (most < margin.few || most >= margin.many) return false;
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const int32_t most = other.most_live[s];
+    if (most <= stages[s].allowed || most > stages[s].refused) return false;
+  }
+  return true;
+}
+
 Greedy::Greedy(const Workload& workload)
     : workload_(workload), mean_(workload.mean_cost()), same_(kSame * mean_) {
   const auto stages = static_cast<size_t>(workload.stages);
   const auto workers = static_cast<size_t>(workload.workers);
-  reserve_.assign(stages, 0.0);
+  const auto m = static_cast<size_t>(workload.micro_batches);
+  stages_.resize(stages);
+  for (size_t s = 0; s < stages; ++s) {
+    Stage& stage = stages_[s];
+    stage.held = workload.held[s];
+    stage.waiting = workload.waiting[s];
+    stage.activation_takes = workload.activation_takes[s];
+    stage.gradient_takes = workload.gradient_takes[s];
+    stage.cost = workload.cost[s];
+    stage.row = s * m;
+    stage.worker = static_cast<size_t>(workload.worker_of[s]);
+  }
   for (const std::vector<int32_t>& local : workload.stages_of) {
     double behind = 0.0;
     for (size_t k = local.size(); k-- > 0;) {
-      reserve_[static_cast<size_t>(local[k])] = behind;
+      stages_[static_cast<size_t>(local[k])].reserve = behind;
       behind += workload.held[static_cast<size_t>(local[k])];
     }
+    decision_work_.push_back(decision_work(local.size()));
   }
-  const size_t cells = stages * static_cast<size_t>(workload.micro_batches);
-  forward_end_.resize(cells);
-  gradient_end_.resize(cells);
-  forwards_.resize(stages);
-  firsts_.resize(stages);
-  seconds_.resize(stages);
+  for (const double limit : workload.limit) limit_.push_back(limit * (1.0 + kSame));
+  forward_end_.resize(stages * m);
+  gradient_end_.resize(stages * m);
   now_.resize(workers);
   memory_.resize(workers);
+  pending_.resize(workers);
   choice_.resize(workers);
-  stale_.resize(workers);
+  known_.resize(workers);
   next_index_.resize(workers);
+  while (leaves_ < workers) leaves_ *= 2;
+  tree_.resize(2 * leaves_);
 }
 
-Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
-  const auto m = static_cast<size_t>(workload_.micro_batches);
+double Greedy::makespan() const {
+  double makespan = 0.0;
+  for (const double end : now_) makespan = std::max(makespan, end);
+  return makespan;
+}
+
+double Greedy::mean_end() const {
+  double sum = 0.0;
+  for (const double end : now_) sum += end;
+  return sum / static_cast<double>(now_.size());
+}
+
+void Greedy::set_start(size_t worker, double start) {
+  size_t node = leaves_ + worker;
+  Node first{start, static_cast<uint64_t>(worker)};
+  tree_[node] = first;
+  for (; node > 1; node /= 2, tree_[node] = first) {
+    const Node& beside = tree_[node ^ 1];
+    // At one time the first worker is first, whatever the rounding.
+    const bool left = (node & 1) == 0;
+    const double earlier = left ? beside.start : first.start;
+    const double later = left ? first.start : beside.start;
+    // By arithmetic: which of two workers is first is what no processor can guess.
+    const uint64_t take = 0 - static_cast<uint64_t>((earlier < later - same_) == left);
+    uint64_t bits[2];
+    std::memcpy(&bits[0], &first.start, sizeof(uint64_t));
+    std::memcpy(&bits[1], &beside.start, sizeof(uint64_t));
+    bits[0] ^= (bits[0] ^ bits[1]) & take;
+    std::memcpy(&first.start, &bits[0], sizeof(uint64_t));
+    first.worker ^= (first.worker ^ beside.worker) & take;
+  }
+}
+
+template <bool kSequence, bool kSkips>
+Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
   const double now = now_[worker];
+  const double memory = memory_[worker];
+  const double limit = limit_[worker];
   Choice best{kNever, -1, ActionKind::kForward};
   double best_key = kNever;
   int32_t best_rank = 0;
@@ -78,155 +149,201 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) const {
   };
   const int32_t stages = workload_.stages;
   Token next = 0;
-  if (rule.sequence != nullptr) {
+  if (kSequence) {
     const WorkerOrder& tokens = (*rule.sequence)[worker];
     if (next_index_[worker] < tokens.size()) next = tokens[next_index_[worker]];
   }
   const auto may = [&](ActionKind kind, int32_t stage) {
-    if (rule.sequence == nullptr) return true;
-    return stage_of(next) == stage &&
-           (kind == ActionKind::kForward) == (kind_of(next) == ActionKind::kForward);
+    return !kSequence || (stage_of(next) == stage && (kind == ActionKind::kForward) ==
+                                                         (kind_of(next) == ActionKind::kForward));
   };
-  int32_t pending = 0;
+  const auto may_live = [&](int32_t number) {
+    const Stage& stage = stages_[static_cast<size_t>(number)];
+    GreedyMargins::OfStage& margin = margins_.stages[static_cast<size_t>(number)];
+    const int32_t live = stage.forwards - stage.firsts;
+    const bool allowed = live < stage.most_live;
+    int32_t& bound = allowed ? margin.allowed : margin.refused;
+    bound = allowed ? std::max(bound, live) : std::min(bound, live);
+    return allowed;
+  };
   int32_t oldest = -1;
   double oldest_end = kNever;
-  for (const int32_t stage : workload_.stages_of[worker]) {
-    const auto s = static_cast<size_t>(stage);
-    const double depth = rule.depth_bonus * mean_ * stage / stages;
-    const int32_t waiting = firsts_[s] - seconds_[s];
-    if (may(ActionKind::kInputGradient, stage) && firsts_[s] < forwards_[s] &&
-        (stage + 1 == stages || firsts_[s + 1] > firsts_[s])) {
+  for (const int32_t number : workload_.stages_of[worker]) {
+    const Stage& stage = stages_[static_cast<size_t>(number)];
+    if (may(ActionKind::kInputGradient, number) && stage.firsts < stage.forwards &&
+        (number + 1 == stages || (&stage + 1)->firsts > stage.firsts)) {
+      const auto i = static_cast<size_t>(stage.firsts);
       double start = now;
-      if (stage + 1 < stages) {
-        start = std::max(start, gradient_end_[(s + 1) * m + static_cast<size_t>(firsts_[s])] +
-                                    workload_.gradient_takes[s]);
-        if (!workload_.skips_from.empty()) {
-          for (const Workload::Skip& skip : workload_.skips_from[s]) {
-            const size_t cell =
-                static_cast<size_t>(skip.stage) * m + static_cast<size_t>(firsts_[s]);
+      if (number + 1 < stages) {
+        start = std::max(start, gradient_end_[(&stage + 1)->row + i] + stage.gradient_takes);
+        if (kSkips) {
+          for (const Workload::Skip& skip : workload_.skips_from[static_cast<size_t>(number)]) {
+            const size_t cell = stages_[static_cast<size_t>(skip.stage)].row + i;
             start = std::max(start, gradient_end_[cell] + skip.gradient_takes);
           }
         }
       }
       // What waits for W may need more memory than what the forward has left.
-      const bool room = memory_[worker] + workload_.waiting[s] - workload_.held[s] <=
-                        workload_.limit[worker] * (1.0 + kSame);
-      const bool whole = waiting == 0 && (!room || (rule.sequence != nullptr
-                                                        ? kind_of(next) == ActionKind::kBackward
-                                                        : !rule.whole.empty() && rule.whole[s]));
+      const bool room = memory + stage.waiting - stage.held <= limit;
+      const bool whole =
+          stage.firsts == stage.seconds &&
+          (!room || (kSequence ? kind_of(next) == ActionKind::kBackward : stage.whole));
       if (room || whole) {
-        consider(start, start - depth - rule.gradient_bonus * mean_,
-                 stage + 1 + (rule.gradients_first ? 2 * stages : 0), stage,
+        consider(start, start - stage.depth - gradient_bonus_,
+                 number + 1 + (rule.gradients_first ? 2 * stages : 0), number,
                  whole ? ActionKind::kBackward : ActionKind::kInputGradient);
       }
     }
-    if (may(ActionKind::kForward, stage) && forwards_[s] < workload_.micro_batches &&
-        (stage == 0 || forwards_[s - 1] > forwards_[s]) &&
-        (rule.sequence != nullptr || forwards_[s] - firsts_[s] < rule.most_live[s]) &&
-        memory_[worker] + workload_.held[s] + (rule.sequence != nullptr ? 0.0 : reserve_[s]) <=
-            workload_.limit[worker] * (1.0 + kSame)) {
+    if (may(ActionKind::kForward, number) && stage.forwards < workload_.micro_batches &&
+        (number == 0 || (&stage - 1)->forwards > stage.forwards) &&
+        memory + stage.held + (kSequence ? 0.0 : stage.reserve) <= limit &&
+        (kSequence || may_live(number))) {
+      const auto i = static_cast<size_t>(stage.forwards);
       double start = now;
-      if (stage > 0) {
-        start = std::max(start, forward_end_[(s - 1) * m + static_cast<size_t>(forwards_[s])] +
-                                    workload_.activation_takes[s]);
-        if (!workload_.skips_into.empty()) {
-          for (const Workload::Skip& skip : workload_.skips_into[s]) {
-            const size_t cell =
-                static_cast<size_t>(skip.stage) * m + static_cast<size_t>(forwards_[s]);
+      if (number > 0) {
+        start = std::max(start, forward_end_[(&stage - 1)->row + i] + stage.activation_takes);
+        if (kSkips) {
+          for (const Workload::Skip& skip : workload_.skips_into[static_cast<size_t>(number)]) {
+            const size_t cell = stages_[static_cast<size_t>(skip.stage)].row + i;
             start = std::max(start, forward_end_[cell] + skip.activation_takes);
           }
         }
       }
-      consider(start, start - depth, stage + 1 + stages, stage, ActionKind::kForward);
+      consider(start, start - stage.depth, number + 1 + stages, number, ActionKind::kForward);
     }
-    if (waiting == 0) continue;
-    pending += waiting;
-    const double end = gradient_end_[s * m + static_cast<size_t>(seconds_[s])];
-    if (end >= oldest_end) continue;
-    oldest = stage;
-    oldest_end = end;
+    if (stage.oldest_end >= oldest_end) continue;
+    oldest = number;
+    oldest_end = stage.oldest_end;
   }
   if (oldest < 0) return best;
-  const double takes =
-      workload_.cost[static_cast<size_t>(oldest)][static_cast<size_t>(ActionKind::kWeightGradient)];
-  const bool fits =
-      best.start > now + same_ && now + rule.gap[worker] * takes <= best.start + same_;
-  if (fits || pending > rule.most_pending[worker])
-    return {now, oldest, ActionKind::kWeightGradient};
+  const Choice weight{now, oldest, ActionKind::kWeightGradient};
+  GreedyMargins::OfWorker& margin = margins_.workers[worker];
+  const double takes = stages_[static_cast<size_t>(oldest)]
+                           .cost[static_cast<size_t>(ActionKind::kWeightGradient)];
+  if (best.start > now + same_) {
+    const bool fits = now + rule.gap[worker] * takes <= best.start + same_;
+    if (takes > 0.0) {
+      const double gap = (best.start + same_ - now) / takes;
+      if (fits) {
+        margin.filled = std::min(margin.filled, gap);
+      } else {
+        margin.unfilled = std::max(margin.unfilled, gap);
+      }
+    }
+    if (fits) return weight;
+  }
+  if (pending_[worker] > rule.most_pending[worker]) {
+    margin.many = std::min(margin.many, pending_[worker]);
+    return weight;
+  }
+  margin.few = std::max(margin.few, pending_[worker]);
   return best;
 }
 
-bool Greedy::run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop) {
-  for (std::vector<int32_t>* each : {&forwards_, &firsts_, &seconds_}) {
-    std::fill(each->begin(), each->end(), 0);
+void Greedy::begin(const GreedyRule& rule) {
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    Stage& stage = stages_[s];
+    stage.forwards = stage.firsts = stage.seconds = 0;
+    stage.most_live = rule.most_live[s];
+    stage.whole = !rule.whole.empty() && rule.whole[s];
+    stage.oldest_end = kNever;
+    stage.depth = rule.depth_bonus * mean_ * static_cast<int32_t>(s) / workload_.stages;
   }
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  margins_.workers.assign(now_.size(), {-1.0, kNever, 0, kMost});
+  margins_.stages.assign(stages_.size(), {-1, kMost});
+  gradient_bonus_ = rule.gradient_bonus * mean_;
   std::fill(now_.begin(), now_.end(), 0.0);
   std::fill(memory_.begin(), memory_.end(), 0.0);
-  std::fill(stale_.begin(), stale_.end(), 1);
+  std::fill(pending_.begin(), pending_.end(), 0);
+  std::fill(known_.begin(), known_.end(), 0);
+  std::fill(next_index_.begin(), next_index_.end(), 0);
+  for (size_t leaf = 0; leaf < leaves_; ++leaf) {
+    tree_[leaves_ + leaf] = {leaf < now_.size() ? 0.0 : kNever, static_cast<uint64_t>(leaf)};
+  }
+  for (size_t node = leaves_; node-- > 1;) tree_[node] = tree_[2 * node];
+}
+
+bool Greedy::run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop) {
+  const bool skips = !workload_.skips_into.empty();
+  if (rule.sequence != nullptr) {
+    return skips ? run_as<true, true>(rule, order, stop) : run_as<true, false>(rule, order, stop);
+  }
+  return skips ? run_as<false, true>(rule, order, stop) : run_as<false, false>(rule, order, stop);
+}
+
+template <bool kSequence, bool kSkips>
+bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bool()>& stop) {
+  begin(rule);
   order->resize(now_.size());
   for (WorkerOrder& tokens : *order) tokens.clear();
   // Past the weight gradients of the sequence.
   const auto advance = [&](size_t worker) {
-    if (rule.sequence == nullptr) return;
+    if (!kSequence) return;
     const WorkerOrder& tokens = (*rule.sequence)[worker];
     size_t& next = next_index_[worker];
     while (next < tokens.size() && kind_of(tokens[next]) == ActionKind::kWeightGradient) ++next;
   };
-  for (size_t worker = 0; worker < next_index_.size(); ++worker) {
-    next_index_[worker] = 0;
-    advance(worker);
-  }
-  const auto m = static_cast<size_t>(workload_.micro_batches);
+  for (size_t worker = 0; worker < now_.size(); ++worker) advance(worker);
+  const int64_t scan = scan_work(now_.size());
+  // The work of decisions counts whenever what they depend on has changed, though most are only
+  // made when it is the worker's turn.
+  int64_t work = 0;
+  for (const int64_t each : decision_work_) work += each;
+  const auto tell = [&](size_t worker, size_t other) {
+    if (other == worker) return;
+    work += decision_work_[other];
+    if (known_[other]) forget(other, now_[other]);
+  };
   // Second parts are last: when all are done, so is everything.
   for (int64_t left = int64_t{workload_.stages} * workload_.micro_batches; left > 0;) {
-    size_t worker = 0;
-    double start = kNever;
-    for (size_t w = 0; w < now_.size(); ++w) {
-      if (stale_[w]) {
-        choice_[w] = choose(rule, w);
-        stale_[w] = 0;
-        actions_ += decision_work(workload_.stages_of[w].size());
-      }
-      // At one time the first worker is first, whatever the rounding.
-      if (choice_[w].start < start - same_ || start == kNever) {
-        start = choice_[w].start;
-        worker = w;
-      }
+    actions_ += work + scan;
+    auto worker = static_cast<size_t>(tree_[1].worker);
+    while (!known_[worker]) {
+      choice_[worker] = choose<kSequence, kSkips>(rule, worker);
+      known_[worker] = 1;
+      if (choice_[worker].start == now_[worker]) break;  // so it stays the first
+      set_start(worker, choice_[worker].start);
+      worker = static_cast<size_t>(tree_[1].worker);
     }
-    actions_ += scan_work(now_.size());
-    if (start == kNever) return false;
-    if (stop && left % kAskEvery == 0 && stop()) return false;
     const Choice choice = choice_[worker];
-    const auto s = static_cast<size_t>(choice.stage);
-    const double end = start + workload_.cost[s][static_cast<size_t>(choice.kind)];
+    if (choice.start == kNever) return false;
+    if (stop && left % kAskEvery == 0 && stop()) return false;
+    Stage& stage = stages_[static_cast<size_t>(choice.stage)];
+    const double end = choice.start + stage.cost[static_cast<size_t>(choice.kind)];
     now_[worker] = end;
-    stale_[worker] = 1;
+    work = decision_work_[worker];
     switch (choice.kind) {
       case ActionKind::kForward:
-        forward_end_[s * m + static_cast<size_t>(forwards_[s]++)] = end;
-        memory_[worker] += workload_.held[s];
-        if (choice.stage + 1 < workload_.stages) {
-          stale_[static_cast<size_t>(workload_.worker_of[s + 1])] = 1;
-        }
+        forward_end_[stage.row + static_cast<size_t>(stage.forwards++)] = end;
+        memory_[worker] += stage.held;
+        if (choice.stage + 1 < workload_.stages) tell(worker, (&stage + 1)->worker);
         break;
       case ActionKind::kWeightGradient:
-        ++seconds_[s];
-        memory_[worker] -= workload_.waiting[s];
+        ++stage.seconds;
+        --pending_[worker];
+        stage.oldest_end = stage.seconds < stage.firsts
+                               ? gradient_end_[stage.row + static_cast<size_t>(stage.seconds)]
+                               : kNever;
+        memory_[worker] -= stage.waiting;
         --left;
         break;
       case ActionKind::kBackward:
       case ActionKind::kInputGradient:
-        gradient_end_[s * m + static_cast<size_t>(firsts_[s]++)] = end;
-        memory_[worker] -= workload_.held[s];
+        gradient_end_[stage.row + static_cast<size_t>(stage.firsts++)] = end;
+        memory_[worker] -= stage.held;
         if (choice.kind == ActionKind::kInputGradient) {
-          memory_[worker] += workload_.waiting[s];
+          if (stage.firsts == stage.seconds + 1) stage.oldest_end = end;
+          ++pending_[worker];
+          memory_[worker] += stage.waiting;
         } else {
-          ++seconds_[s];
+          ++stage.seconds;
           --left;
         }
-        if (choice.stage > 0) stale_[static_cast<size_t>(workload_.worker_of[s - 1])] = 1;
+        if (choice.stage > 0) tell(worker, (&stage - 1)->worker);
         break;
     }
+    forget(worker, end);
     (*order)[worker].push_back(token(choice.kind, choice.stage));
     if (choice.kind != ActionKind::kWeightGradient) {
       ++next_index_[worker];

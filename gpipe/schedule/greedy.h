@@ -2,6 +2,7 @@
 #ifndef GPIPE_SCHEDULE_GREEDY_H_
 #define GPIPE_SCHEDULE_GREEDY_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -38,6 +39,31 @@ struct GreedyRule {
   static GreedyRule of(const Workload& workload);
 };
 
+// How far a rule could be from that of a run for every decision to be the same: most small changes
+// of a rule change nothing.
+struct GreedyMargins {
+  // Per worker: of the gaps, in the time of the weight gradient, the largest that was not filled
+  // and the least that was; and of the pending ones likewise, where a gap did not decide.
+  struct OfWorker {
+    double unfilled = 0.0;
+    double filled = 0.0;
+    int32_t few = 0;
+    int32_t many = 0;
+  };
+  // Per stage: the most live micro-batches with which a forward might come, and the least with
+  // which none might.
+  struct OfStage {
+    int32_t allowed = 0;
+    int32_t refused = 0;
+  };
+  std::vector<OfWorker> workers;
+  std::vector<OfStage> stages;
+
+  // Whether a run by `other` is the one by `rule`, whose margins these are. Says no where rounding
+  // could decide.
+  bool cover(const GreedyRule& rule, const GreedyRule& other) const;
+};
+
 // Thread-safety: none.
 class Greedy {
  public:
@@ -53,28 +79,73 @@ class Greedy {
   // A measure of work: as Timing::actions(), weighted by time.
   int64_t actions() const { return actions_; }
 
+  // Of the last run that came to its end.
+  const GreedyMargins& margins() const { return margins_; }
+  // What Timing has of its order, to the last bit.
+  double makespan() const;
+  double mean_end() const;
+
  private:
   struct Choice {
     double start;
     int32_t stage;
     ActionKind kind;
   };
-  Choice choose(const GreedyRule& rule, size_t worker) const;
+  // What decisions read of a stage, side by side; the first lines of it change in a run.
+  struct Stage {
+    int32_t forwards = 0;
+    int32_t firsts = 0;
+    int32_t seconds = 0;
+    int32_t most_live = 0;
+    bool whole = false;
+    double oldest_end = 0.0;  // when its oldest pending weight gradient could begin; or never
+    double depth = 0.0;       // the rule's bonus
+    double held = 0.0;
+    double waiting = 0.0;
+    double reserve = 0.0;  // for the worker's later stages
+    double activation_takes = 0.0;
+    double gradient_takes = 0.0;
+    std::array<double, kActionKinds> cost = {};
+    size_t row = 0;  // of its cells
+    size_t worker = 0;
+  };
+
+  void begin(const GreedyRule& rule);
+  template <bool kSequence, bool kSkips>
+  Choice choose(const GreedyRule& rule, size_t worker);
+  template <bool kSequence, bool kSkips>
+  bool run_as(const GreedyRule& rule, Order* order, const std::function<bool()>& stop);
+  // What `worker` could begin with is as yet unknown, but for that it is not before `start`.
+  void forget(size_t worker, double start) {
+    known_[worker] = 0;
+    set_start(worker, start);
+  }
+  void set_start(size_t worker, double start);
 
   const Workload& workload_;
   const double mean_;
   const double same_;
-  std::vector<double> reserve_;  // per stage: for the worker's later stages
+  std::vector<Stage> stages_;
   std::vector<double> forward_end_;
   std::vector<double> gradient_end_;
-  std::vector<int32_t> forwards_;
-  std::vector<int32_t> firsts_;
-  std::vector<int32_t> seconds_;
   std::vector<double> now_;
   std::vector<double> memory_;
+  std::vector<double> limit_;   // per worker, with what rounding may add
+  std::vector<int64_t> decision_work_;
+  std::vector<int32_t> pending_;  // per worker: weight gradients
   std::vector<Choice> choice_;
-  std::vector<char> stale_;
+  std::vector<char> known_;         // whether choice_ is what the worker would do now
   std::vector<size_t> next_index_;  // per worker: the place in the rule's sequence
+  // A tree over the workers, in whose root is who begins first: node k has the nodes 2k and 2k + 1
+  // below it, and the leaves begin at leaves_, a power of two.
+  struct Node {
+    double start;
+    uint64_t worker;
+  };
+  std::vector<Node> tree_;
+  size_t leaves_ = 1;
+  GreedyMargins margins_;
+  double gradient_bonus_ = 0.0;
   int64_t actions_ = 0;
 };
 

@@ -23,15 +23,18 @@ struct Candidate {
 // Rules of greedy workers, varied towards a short makespan.
 class RuleSearch {
  public:
-  RuleSearch(const Workload& workload, const Optimizing& optimizing, Timing* timing)
-      : workload_(workload), optimizing_(optimizing), greedy_(workload), timing_(timing) {}
+  RuleSearch(const Workload& workload, const Optimizing& optimizing)
+      : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
-  int64_t actions() const { return greedy_.actions(); }
+  int64_t actions() const { return greedy_.actions() + saved_; }
+  // Of the orders that were made: they count beside the work to make them.
+  int64_t order_actions() const { return order_actions_; }
 
   // The best places for the weight gradients of an order: the same rule for all workers, with
   // `most` work or little more, then `budget` to vary it by worker.
   Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
     Candidate best;
+    tried_.clear();
     GreedyRule rule = GreedyRule::of(workload_);
     rule.sequence = &sequence;
     GreedyRule best_rule = rule;
@@ -77,6 +80,7 @@ class RuleSearch {
     const double unit = workload_.mean_cost();
     Draws draws(static_cast<uint64_t>(number) + 1);
     Candidate best;
+    tried_.clear();
     double rating = rate(rule, &best);
     const int64_t start = work();
     while (work() - start < budget && !stopped()) {
@@ -97,15 +101,42 @@ class RuleSearch {
   static constexpr double kMeanEnd = 0.2;
 
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
-  int64_t work() const { return greedy_.actions() + timing_->actions(); }
+  int64_t work() const { return actions() + order_actions_; }
+
+  // What a rule led to, since `best` was begun.
+  struct Tried {
+    GreedyRule rule;
+    GreedyMargins margins;
+    double rating = kNever;
+    int64_t actions = 0;
+    int64_t order_actions = 0;
+  };
+  static constexpr size_t kMostTried = 64;
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    if (!greedy_.run(rule, &order_, optimizing_.stop) || !timing_->run(order_)) return kNever;
-    if (timing_->makespan() < best->makespan) {
-      best->makespan = timing_->makespan();
+    // The work of what is known counts as if it were done again: what is found with a budget does
+    // not depend on what is remembered.
+    for (const Tried& tried : tried_) {
+      if (!tried.margins.cover(tried.rule, rule)) continue;
+      saved_ += tried.actions;
+      order_actions_ += tried.order_actions;
+      return tried.rating;
+    }
+    const int64_t before = greedy_.actions();
+    if (!greedy_.run(rule, &order_, optimizing_.stop)) return kNever;
+    int64_t count = 0;
+    for (const WorkerOrder& tokens : order_) count += static_cast<int64_t>(tokens.size());
+    order_actions_ += count;
+    const double makespan = greedy_.makespan();
+    if (makespan < best->makespan) {
+      best->makespan = makespan;
       best->order = order_;
     }
-    return timing_->makespan() + kMeanEnd * timing_->mean_end();
+    const double rating = makespan + kMeanEnd * greedy_.mean_end();
+    Tried& tried = tried_.size() < kMostTried ? tried_.emplace_back() : tried_[next_ % kMostTried];
+    ++next_;
+    tried = {rule, greedy_.margins(), rating, greedy_.actions() - before, count};
+    return rating;
   }
 
   GreedyRule change(GreedyRule rule, Draws* draws) const {
@@ -139,8 +170,11 @@ class RuleSearch {
   const Workload& workload_;
   const Optimizing& optimizing_;
   Greedy greedy_;
-  Timing* timing_;
   Order order_;
+  std::vector<Tried> tried_;  // the last ones
+  size_t next_ = 0;
+  int64_t saved_ = 0;
+  int64_t order_actions_ = 0;
 };
 
 // The best first, at most `count` different ones.
@@ -320,17 +354,16 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
   // they are and as if all actions took the same: a tight order of forwards and input gradients
   // stays good, and only the weight gradients are placed anew.
-  RuleSearch rules(workload, optimizing, &timing);
+  RuleSearch rules(workload, optimizing);
   Workload even = workload;
   even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
   even.activation_takes.assign(even.cost.size(), 0.0);
   even.gradient_takes.assign(even.cost.size(), 0.0);
   even.skips_into.clear();
   even.skips_from.clear();
-  Timing even_timing(even);
-  RuleSearch even_rules(even, optimizing, &even_timing);
+  RuleSearch even_rules(even, optimizing);
   const auto rules_spent = [&] {
-    return rules.actions() + even_rules.actions() + even_timing.actions();
+    return rules.actions() + even_rules.actions() + even_rules.order_actions();
   };
   const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
   if (optimizing.split) {
@@ -357,11 +390,11 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     }
     add(std::move(candidate));
     if (stop() || proven()) {
-      result.actions += rules_spent();
+      result.actions += rules_spent() + rules.order_actions();
       return finish();
     }
   }
-  result.actions += rules_spent();
+  result.actions += rules_spent() + rules.order_actions();
 
   // Changes, in rounds that begin with each of the best in turn.
   constexpr size_t kKept = 4;

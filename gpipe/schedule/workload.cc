@@ -175,21 +175,57 @@ Timing::Timing(const Workload& workload)
       links_from_[s].push_back(link_of(static_cast<size_t>(skip.stage), s));
     }
   }
-  const auto cells =
-      static_cast<size_t>(workload.stages) * static_cast<size_t>(workload.micro_batches);
-  forward_end_.resize(cells);
-  gradient_end_.resize(cells);
-  forward_index_.resize(cells);
-  gradient_index_.resize(cells);
+  const auto stages = static_cast<size_t>(workload.stages);
+  const auto m = static_cast<size_t>(workload.micro_batches);
+  gradients_ = stages * m;
+  const size_t nothing = 2 * gradients_;  // a row of zeros
+  const size_t nowhere = nothing + m;     // a cell that nobody reads
+  end_.assign(nowhere + 1, 0.0);
+  index_.assign(nowhere + 1, 0);
+  // Counts: of each stage's forwards, of its first parts, one that is always enough, and one that
+  // stays 0.
+  const auto enough = static_cast<int32_t>(2 * stages);
+  done_.assign(2 * stages + 2, 0);
+  rules_.resize(stages * kActionKinds);
+  for (size_t s = 0; s < stages; ++s) {
+    const auto stage = static_cast<int32_t>(s);
+    for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward,
+                                  ActionKind::kInputGradient, ActionKind::kWeightGradient}) {
+      Rule& rule = rules_[token(kind, stage)];
+      rule.cost = workload.cost[s][static_cast<size_t>(kind)];
+      rule.row = nowhere;
+      rule.count = enough + 1;
+      rule.need_row = nothing;
+      rule.need_count = enough;
+      rule.waits = workload.worker_of[s];
+      if (kind == ActionKind::kWeightGradient) continue;
+      rule.step = 1;
+      if (kind == ActionKind::kForward) {
+        rule.row = s * m;
+        rule.count = stage;
+        if (s + 1 < stages) rule.waits = workload.worker_of[s + 1];
+        if (s == 0) continue;
+        rule.need_row = (s - 1) * m;
+        rule.need_count = stage - 1;
+        rule.takes = workload.activation_takes[s];
+      } else {
+        rule.row = gradients_ + s * m;
+        rule.count = workload.stages + stage;
+        if (s > 0) rule.waits = workload.worker_of[s - 1];
+        const bool last = s + 1 == stages;
+        rule.need_row = last ? s * m : gradients_ + (s + 1) * m;
+        rule.need_count = last ? stage : workload.stages + stage + 1;
+        if (!last) rule.takes = workload.gradient_takes[s];
+      }
+    }
+  }
   const auto workers = static_cast<size_t>(workload.workers);
   start_.resize(workers);
   micro_batch_.resize(workers);
   now_.resize(workers);
   next_index_.resize(workers);
-  queued_.resize(workers);
+  waits_for_.resize(workers);
   runnable_.reserve(workers);
-  forwards_.resize(static_cast<size_t>(workload.stages));
-  gradients_.resize(static_cast<size_t>(workload.stages));
 }
 
 // When what the skip carries, up or back, is at its other end.
@@ -197,8 +233,8 @@ double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool 
   const size_t cell =
       static_cast<size_t>(skip.stage) * static_cast<size_t>(workload_.micro_batches) + i;
   const double slower = link_ >= 0 && link == link_ ? extra_ : 0.0;
-  return forward ? forward_end_[cell] + skip.activation_takes + slower
-                 : gradient_end_[cell] + skip.gradient_takes + slower;
+  return forward ? end_[cell] + skip.activation_takes + slower
+                 : end_[gradients_ + cell] + skip.gradient_takes + slower;
 }
 
 // `now`, or when the last skip of the micro-batch arrives. What sends them has run: the chain waits
@@ -212,78 +248,80 @@ double Timing::after_skips(size_t stage, size_t i, bool forward, double now) con
   return now;
 }
 
-bool Timing::run(const Order& order, int32_t link, double extra) {
+void Timing::slow_down(int32_t link, double extra) {
+  if (link == link_ && extra == extra_) return;
   link_ = link;
   extra_ = extra;
-  const bool skips = !links_into_.empty();
-  const auto stages = static_cast<size_t>(workload_.stages);
-  const auto m = static_cast<size_t>(workload_.micro_batches);
-  std::fill(forwards_.begin(), forwards_.end(), 0);
-  std::fill(gradients_.begin(), gradients_.end(), 0);
+  for (size_t s = 1; s < link_before_.size(); ++s) {
+    const double slower = link >= 0 && link_before_[s] == link ? extra : 0.0;
+    const auto stage = static_cast<int32_t>(s);
+    rules_[token(ActionKind::kForward, stage)].extra = slower;
+    rules_[token(ActionKind::kBackward, stage - 1)].extra = slower;
+    rules_[token(ActionKind::kInputGradient, stage - 1)].extra = slower;
+  }
+}
+
+bool Timing::run(const Order& order, int32_t link, double extra) {
+  slow_down(link, extra);
+  return links_into_.empty() ? run_as<false>(order) : run_as<true>(order);
+}
+
+template <bool kSkips>
+bool Timing::run_as(const Order& order) {
+  std::fill(done_.begin(), done_.end(), 0);
+  done_[done_.size() - 2] = std::numeric_limits<int32_t>::max();
   std::fill(now_.begin(), now_.end(), 0.0);
   std::fill(next_index_.begin(), next_index_.end(), 0);
+  std::fill(waits_for_.begin(), waits_for_.end(), -1);
   runnable_.clear();
   for (size_t worker = order.size(); worker-- > 0;) {
     runnable_.push_back(static_cast<int32_t>(worker));
-    queued_[worker] = 1;
     start_[worker].resize(order[worker].size());
     micro_batch_[worker].resize(order[worker].size());
   }
-  const auto wake = [this](size_t worker, int32_t other) {
-    if (other == static_cast<int32_t>(worker) || queued_[static_cast<size_t>(other)]) return;
-    queued_[static_cast<size_t>(other)] = 1;
-    runnable_.push_back(other);
-  };
+  const Rule* const rules = rules_.data();
+  double* const end = end_.data();
+  int32_t* const index_of = index_.data();
+  int32_t* const done = done_.data();
+  int32_t* const waits_for = waits_for_.data();
   while (!runnable_.empty()) {
     const auto worker = static_cast<size_t>(runnable_.back());
     runnable_.pop_back();
-    queued_[worker] = 0;
-    const WorkerOrder& tokens = order[worker];
+    const Token* const tokens = order[worker].data();
+    const auto size = static_cast<int32_t>(order[worker].size());
+    double* const start = start_[worker].data();
+    int32_t* const micro_batch = micro_batch_[worker].data();
     double now = now_[worker];
-    auto index = static_cast<size_t>(next_index_[worker]);
-    for (; index < tokens.size(); ++index) {
-      const auto stage = static_cast<size_t>(stage_of(tokens[index]));
-      const ActionKind kind = kind_of(tokens[index]);
-      if (kind == ActionKind::kForward) {
-        const auto i = static_cast<size_t>(forwards_[stage]);
-        if (stage > 0) {
-          if (forwards_[stage] >= forwards_[stage - 1]) break;
-          double arrives = forward_end_[(stage - 1) * m + i] + workload_.activation_takes[stage];
-          if (link >= 0 && link_before_[stage] == link) arrives += extra;
-          now = std::max(now, arrives);
-          if (skips) now = after_skips(stage, i, /*forward=*/true, now);
+    int32_t index = next_index_[worker];
+    for (; index < size; ++index) {
+      const Rule& rule = rules[tokens[index]];
+      const int32_t i = done[rule.count];
+      if (i >= done[rule.need_count]) {
+        waits_for[worker] = rule.need_count;
+        break;
+      }
+      now = std::max(now, end[rule.need_row + static_cast<size_t>(i)] + rule.takes + rule.extra);
+      if (kSkips) {
+        const ActionKind kind = kind_of(tokens[index]);
+        if (kind != ActionKind::kWeightGradient) {
+          now = after_skips(static_cast<size_t>(stage_of(tokens[index])), static_cast<size_t>(i),
+                            kind == ActionKind::kForward, now);
         }
-        start_[worker][index] = now;
-        micro_batch_[worker][index] = static_cast<int32_t>(i);
-        now += workload_.cost[stage][kF];
-        forward_end_[stage * m + i] = now;
-        forward_index_[stage * m + i] = static_cast<int32_t>(index);
-        ++forwards_[stage];
-        if (stage + 1 < stages) wake(worker, workload_.worker_of[stage + 1]);
-      } else if (kind == ActionKind::kWeightGradient) {
-        start_[worker][index] = now;
-        now += workload_.cost[stage][kW];
-      } else {
-        const auto i = static_cast<size_t>(gradients_[stage]);
-        if (gradients_[stage] >= forwards_[stage]) return false;
-        if (stage + 1 < stages) {
-          if (gradients_[stage] >= gradients_[stage + 1]) break;
-          double arrives = gradient_end_[(stage + 1) * m + i] + workload_.gradient_takes[stage];
-          if (link >= 0 && link_before_[stage + 1] == link) arrives += extra;
-          now = std::max(now, arrives);
-          if (skips) now = after_skips(stage, i, /*forward=*/false, now);
-        }
-        start_[worker][index] = now;
-        micro_batch_[worker][index] = static_cast<int32_t>(i);
-        now += workload_.cost[stage][static_cast<size_t>(kind)];
-        gradient_end_[stage * m + i] = now;
-        gradient_index_[stage * m + i] = static_cast<int32_t>(index);
-        ++gradients_[stage];
-        if (stage > 0) wake(worker, workload_.worker_of[stage - 1]);
+      }
+      start[index] = now;
+      micro_batch[index] = i;
+      now += rule.cost;
+      end[rule.row + static_cast<size_t>(i)] = now;
+      index_of[rule.row + static_cast<size_t>(i)] = index;
+      done[rule.count] = i + rule.step;
+      // Who waits, waits for the next of a count.
+      if (waits_for[rule.waits] == rule.count) {
+        waits_for[rule.waits] = -1;
+        runnable_.push_back(rule.waits);
       }
     }
-    actions_ += static_cast<int64_t>(index) - next_index_[worker];
-    next_index_[worker] = static_cast<int32_t>(index);
+    actions_ += index - next_index_[worker];
+    next_index_[worker] = index;
     now_[worker] = now;
   }
   double makespan = 0.0;
@@ -342,7 +380,7 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
         }
       }
     }
-    index = static_cast<size_t>((forward ? forward_index_ : gradient_index_)[other * m + i]);
+    index = static_cast<size_t>(index_[(forward ? 0 : gradients_) + other * m + i]);
     worker = static_cast<size_t>(workload_.worker_of[other]);
   }
 }

@@ -113,26 +113,41 @@ class Timing {
   // Per stage: the links of the workload's skips_into and skips_from.
   std::vector<std::vector<int32_t>> links_into_;
   std::vector<std::vector<int32_t>> links_from_;
-  // Per stage and micro-batch.
-  std::vector<double> forward_end_;
-  std::vector<double> gradient_end_;
-  std::vector<int32_t> forward_index_;
-  std::vector<int32_t> gradient_index_;
+  // All that a run must know of a token, so that it goes the same way for every kind. What has
+  // nothing to wait for, or nobody who waits for it, has cells that are always there.
+  struct Rule {
+    double cost = 0.0;
+    double takes = 0.0;  // the transfer of what it waits for
+    double extra = 0.0;  // of a slower link
+    size_t row = 0;      // its first cell in end_ and index_
+    size_t need_row = 0;
+    int32_t count = 0;  // where done_ counts its cells
+    int32_t need_count = 0;
+    int32_t step = 0;  // by how much
+    int32_t waits = 0;  // the worker that may wait for it
+  };
+  std::vector<Rule> rules_;  // by token
+  // Per cell: of the forwards by stage and micro-batch, then of the first parts of backwards.
+  std::vector<double> end_;
+  std::vector<int32_t> index_;
+  size_t gradients_ = 0;  // where the latter begin
   // Per worker and action.
   std::vector<std::vector<double>> start_;
   std::vector<std::vector<int32_t>> micro_batch_;
   std::vector<double> now_;
   std::vector<int32_t> next_index_;
-  std::vector<int32_t> forwards_;
-  std::vector<int32_t> gradients_;
+  std::vector<int32_t> done_;
   std::vector<int32_t> runnable_;
-  std::vector<char> queued_;
+  std::vector<int32_t> waits_for_;  // per worker: the count, or -1
   double makespan_ = 0.0;
   int64_t actions_ = 0;
   // Of the last run.
   int32_t link_ = -1;
   double extra_ = 0.0;
 
+  template <bool kSkips>
+  bool run_as(const Order& order);
+  void slow_down(int32_t link, double extra);
   double arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const;
   double after_skips(size_t stage, size_t i, bool forward, double now) const;
 };
