@@ -394,7 +394,8 @@ class Run {
         if (!kill_at_) terminate_at_ = Clock::now() + grace;
       }
     }
-    if (failed) failed_.push_back(&rank);
+    // Not those that this launcher ends.
+    if (failed && !terminated_ && !killed_ && !interrupted_) failed_.push_back(&rank);
     say(text);
   }
 
@@ -497,7 +498,7 @@ class Run {
       why = "; its output, [" + number + "], says why, or which rank failed";
     } else if (says != nullptr) {
       const std::string other = std::to_string(says->number);
-      why = " and wrote no error; the output of rank " + other + ", [" + other +
+      why = " and wrote nothing to stderr; the output of rank " + other + ", [" + other +
             "], says why, or which rank failed";
     }
     say("the first that ended was rank " + end + why);
@@ -558,7 +559,7 @@ class Run {
   std::array<char, 1 << 16> buffer_;
 
   Rank* first_failure_ = nullptr;    // of what has ended
-  std::vector<const Rank*> failed_;  // in the order in which they ended
+  std::vector<const Rank*> failed_;  // by themselves, in the order in which they ended
   bool began_with_first_ = false;    // whether it is known to be no other's failure
   bool interrupted_ = false;
   bool terminated_ = false;  // all have got SIGTERM from this launcher

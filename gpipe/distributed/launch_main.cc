@@ -25,7 +25,7 @@ ABSL_FLAG(std::string, log_dir, "",
           "so on.");
 ABSL_FLAG(double, grace, 30,
           "Seconds that the others have to end by themselves after one has failed; then they get "
-          "SIGTERM.");
+          "SIGTERM. At most 5 if that one ended with exit code 2, wrong usage.");
 ABSL_FLAG(double, kill_after, 5,
           "Seconds that a process has to end after SIGTERM; then it is killed.");
 ABSL_FLAG(bool, stdin, false, "Whether rank 0 reads the standard input. The others read nothing.");

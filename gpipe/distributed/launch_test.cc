@@ -231,7 +231,7 @@ TEST(Launch, TheRankThatSaysWhyIsNamed) {
               AllOf(ContainsRegex("rank 1 .* exit code 2; the others have 5 s to end"),
                     HasSubstr("rank 0 did not end by itself: SIGTERM"),
                     HasSubstr("the first that ended was rank 1, which ended with exit code 2 and "
-                              "wrote no error; the output of rank 2, [2], says why")));
+                              "wrote nothing to stderr; the output of rank 2, [2], says why")));
 }
 
 TEST(Launch, NoRankIsNamedThatWroteNothing) {
@@ -239,6 +239,15 @@ TEST(Launch, NoRankIsNamedThatWroteNothing) {
   EXPECT_EQ(launched.wait(), 1);
   EXPECT_THAT(launched.error(), ContainsRegex("the first that ended was rank [01], which ended "
                                               "with exit code 1; no rank that failed wrote why"));
+}
+
+// Whom this launcher ends has failed for no reason of its own, whatever it has written before.
+TEST(Launch, NoRankIsNamedThatWasEndedForAnother) {
+  Launched launched(script({"--processes=2", "--grace=0.2"},
+                           "[ $RANK = 1 ] && exit 1; echo an old warning >&2; exec sleep 1000"));
+  EXPECT_EQ(launched.wait(), 1);
+  EXPECT_THAT(launched.error(), HasSubstr("the first that ended was rank 1, which ended with exit "
+                                          "code 1; no rank that failed wrote why"));
 }
 
 TEST(Launch, ARankThatIgnoresSigtermIsKilled) {

@@ -218,8 +218,8 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
   if (oldest < 0) return best;
   const Choice weight{now, oldest, ActionKind::kWeightGradient};
   GreedyMargins::OfWorker& margin = margins_.workers[worker];
-  const double takes = stages_[static_cast<size_t>(oldest)]
-                           .cost[static_cast<size_t>(ActionKind::kWeightGradient)];
+  const double takes =
+      stages_[static_cast<size_t>(oldest)].cost[static_cast<size_t>(ActionKind::kWeightGradient)];
   if (best.start > now + same_) {
     const bool fits = now + rule.gap[worker] * takes <= best.start + same_;
     if (takes > 0.0) {

@@ -130,7 +130,7 @@ class Greedy {
   std::vector<double> gradient_end_;
   std::vector<double> now_;
   std::vector<double> memory_;
-  std::vector<double> limit_;   // per worker, with what rounding may add
+  std::vector<double> limit_;  // per worker, with what rounding may add
   std::vector<int64_t> decision_work_;
   std::vector<int32_t> pending_;  // per worker: weight gradients
   std::vector<Choice> choice_;

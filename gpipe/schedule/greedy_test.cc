@@ -30,6 +30,73 @@ TEST(Greedy, KeepsEveryLimitThatCanBeKept) {
   EXPECT_FALSE(Greedy(workload).run(GreedyRule::of(workload), &order)) << "two stages, room for 1";
 }
 
+// A search does not run what a greedy worker has just made.
+TEST(Greedy, KnowsTheTimesOfItsOrder) {
+  for (const Placement& placement : {Placement::one_each(3), Placement::loop(2, 3),
+                                     Placement::v_shape(3), Placement::of({0, 1, 1, 0, 1})}) {
+    Workload workload = Workload::uniform(placement, 7, {1.0, 1.7, 1.1, 0.7}, 0.3, 6.0);
+    for (const bool skips : {false, true}) {
+      if (skips) workload.add_skip(0, 2, 2.5, 1.5);
+      Greedy greedy(workload);
+      Order order;
+      ASSERT_TRUE(greedy.run(GreedyRule::of(workload), &order));
+      Timing timing(workload);
+      ASSERT_TRUE(timing.run(order));
+      EXPECT_EQ(greedy.makespan(), timing.makespan());
+      EXPECT_EQ(greedy.mean_end(), timing.mean_end());
+    }
+  }
+}
+
+// What is said to be the same is the same, and that is not said of nothing, nor of everything.
+TEST(Greedy, MarginsTellRulesThatDecideAlike) {
+  const Workload workload =
+      Workload::uniform(Placement::v_shape(4), 9, {1.0, 1.7, 1.1, 0.7}, 0.1, 8.0);
+  const Order sequence = to_order(zb_v(4, 9));
+  Greedy greedy(workload);
+  for (const Order* given : {static_cast<const Order*>(nullptr), &sequence}) {
+    GreedyRule rule = GreedyRule::of(workload);
+    rule.sequence = given;
+    Order order;
+    ASSERT_TRUE(greedy.run(rule, &order));
+    const GreedyMargins margins = greedy.margins();
+    EXPECT_TRUE(margins.cover(rule, rule));
+    int covered = 0;
+    int others = 0;
+    const auto look_at = [&](const GreedyRule& other) {
+      Order found;
+      const bool runs = greedy.run(other, &found);
+      others += !runs || found != order ? 1 : 0;
+      if (!margins.cover(rule, other)) return;
+      ++covered;
+      EXPECT_TRUE(runs);
+      EXPECT_EQ(found, order);
+    };
+    for (size_t worker = 0; worker < 4; ++worker) {
+      for (int32_t k = 0; k <= 12; ++k) {
+        GreedyRule other = rule;
+        other.gap[worker] = 0.1 * k;
+        look_at(other);
+        other = rule;
+        other.most_pending[worker] = k;
+        look_at(other);
+      }
+    }
+    for (size_t stage = 0; stage < 8; ++stage) {
+      for (int32_t most = 1; most <= 9; ++most) {
+        GreedyRule other = rule;
+        other.most_live[stage] = most;
+        look_at(other);
+      }
+    }
+    EXPECT_GT(covered, 10);
+    EXPECT_GT(others, 10);
+    GreedyRule other = rule;
+    other.depth_bonus = 0.2;
+    EXPECT_FALSE(margins.cover(rule, other));
+  }
+}
+
 TEST(Greedy, KeepsTheSequenceItIsGiven) {
   const Workload workload = Workload::uniform(Placement::one_each(3), 5, {}, 0.0, kNone);
   const Order sequence = to_order(zb_h1(3, 5));

@@ -123,7 +123,7 @@ class Timing {
     size_t need_row = 0;
     int32_t count = 0;  // where done_ counts its cells
     int32_t need_count = 0;
-    int32_t step = 0;  // by how much
+    int32_t step = 0;   // by how much
     int32_t waits = 0;  // the worker that may wait for it
   };
   std::vector<Rule> rules_;  // by token

@@ -91,6 +91,7 @@ check() {
 # For what one core does while something else needs one core only.
 beside_name="" beside_process=""
 beside() {
+  joined
   beside_name="$1"
   shift
   say "${beside_name}: $* (beside what follows)"

@@ -63,6 +63,7 @@ try "beside: it fails" 1 "1 passed, 1 failed" "FAILED: b" <<<'beside "b" false; 
 script kills 'kill -9 "${PPID}"'
 script waits "for ((tries = 0; tries < 600; ++tries)); do [[ ! -e ${root}/now ]] || exit 0; sleep 0.05; done; exit 1"
 try "beside: at the same time" 0 "2 passed, 0 failed" "NOTE: times: a 0m0" <<<"beside b ${root}/waits; check a touch ${root}/now; joined"
+try "beside: a second one waits for the first" 1 "2 passed, 1 failed" "FAILED: one" <<<'beside one false; beside two true; check a true'
 try "beside: it was killed" 1 "1 passed, 1 failed" "FAILED: b" <<<"beside b ${root}/kills; check a true; joined"
 try "nothing was done" 1 "0 passed, 0 failed" </dev/null
 

@@ -132,8 +132,11 @@ def cached(lines):
     programs, cases = set(), 0
     for event in events_of(lines):
         if "testResult" in event and is_kept(event["testResult"]):
-            programs.add(event["id"]["testResult"]["label"])
-            cases += (report_of(event["testResult"]) or (0,))[0]
+            here = (report_of(event["testResult"]) or (0,))[0]
+            cases += here
+            # One whose cases were all skipped has shown nothing.
+            if here:
+                programs.add(event["id"]["testResult"]["label"])
     return len(programs), cases
 
 

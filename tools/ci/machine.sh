@@ -11,7 +11,11 @@ system="${SYSTEM:-}"
 facts() {
   local libtorch folder
   echo "kernel: $(uname -srm)"
-  echo "cores: $(nproc)"
+  # nproc obeys these, which tests do not get.
+  echo "cores: $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
+  echo "user: $(id -u)"
+  # In a container: what it may use of the machine.
+  cat "${system}"/sys/fs/cgroup/{cpu,memory}.max 2>/dev/null || true
   # LibTorch chooses its kernels by the flags. Which of them a core reports is the same on all cores.
   sed -n '/^\(vendor_id\|cpu family\|model\|model name\|stepping\|flags\|Features\|CPU part\)[ \t]*:/p; /^$/q' "${system}/proc/cpuinfo"
   # Not to the byte: the kernel keeps some of it for itself, at each start another amount.
