@@ -57,7 +57,7 @@ constexpr char kUsage[] =
     "  tools/bazel run //examples/language_model -- --text=FILE --resume=run/last --balance=4,7\n\n"
     "Over several processes it runs as any pipeline (docs/guide/24-processes.md).\n\n"
     "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C, with the\n"
-    "checkpoint written (--save).";
+    "checkpoint written (--save) unless it ran over processes.";
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) {
@@ -392,11 +392,15 @@ class Run {
           "%s: after %d steps of another --batch, or with --short_last and without, %d rows",
           settings_.resume_as, progress.step, progress.rows));
     }
+    begun_at_ = step_;
     out_.line(absl::StrFormat("resumed after step %d", step_));
+    if (step_ >= settings_.stop_at) out_.line("no step is left to train");
   }
 
   void save() {
     if (settings_.save.empty()) return;
+    // It would be the same again, but for the flags, with which nothing was trained.
+    if (step_ == begun_at_ && settings_.save == settings_.resume) return;
     const gpipe::Progress progress{step_, row_, {}, bits_};
     if (zero_) {
       gpipe::save_checkpoint(pipe_, *zero_, progress, settings_.save);
@@ -527,6 +531,7 @@ class Run {
   std::string bits_;  // bits_of this run
   Json json_;
   int64_t step_ = 0;
+  int64_t begun_at_ = -1;             // where it goes on from a checkpoint
   int64_t row_ = 0;                   // the first of the next mini-batch
   std::optional<double> validation_;  // after step_
 };

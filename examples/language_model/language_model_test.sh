@@ -46,6 +46,7 @@ expect_mistake "--resume_saved: say where, with --save=FOLDER" "${tiny[@]}" --re
 expect_mistake "is there and is no folder" "${tiny[@]}" --save="$text"
 expect_mistake "is the current folder" "${tiny[@]}" --save=.
 mkdir "$work/notes" && touch "$work/notes/notes.txt"
+expect_mistake "there is no checkpoint in it: no progress.safetensors" "${tiny[@]}" --resume="$work/notes"
 expect_mistake "is a folder with 'notes.txt', which no checkpoint has" "${tiny[@]}" --save="$work/notes"
 expect_mistake "leave out --save" "${tiny[@]}" --plain --save="$work/plain"
 head -c 300 "$text" >"$work/cut.data"
@@ -90,6 +91,11 @@ expect_same made "$program" "${tiny[@]}" --save="$work/made" --resume_saved
 grep -q "resumed" "$work/made.log" && fail "resumed from an empty folder"
 expect_same made_again "$program" "${tiny[@]}" --save="$work/made" --resume_saved
 grep -q "resumed after step 24" "$work/made_again.log" || fail "not resumed from the folder that was made"
+grep -q "no step is left to train" "$work/made_again.log" || fail "a run that has ended trains"
+# Flags with which nothing was trained are not written into it.
+before=$(cat "$work/made"/* | cksum)
+expect_same made_otherwise "$program" "${tiny[@]}" --save="$work/made" --resume_saved --resume_anyway --learning_rate=0.5
+[ "$(cat "$work/made"/* | cksum)" = "$before" ] || fail "a checkpoint is written again with flags that trained nothing"
 # A matrix that the first and the last partition share.
 tied=$(hash_of tied "$program" "${tiny[@]}" --tied --balance=3,4 --json="$work/tied.json")
 [[ ${tied} =~ ^[0-9a-f]{16}$ && $tied != "$through" ]] || fail "--tied: parameters $tied"

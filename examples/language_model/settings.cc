@@ -98,12 +98,12 @@ ABSL_FLAG(bool, explain, false,
 ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written at the end.");
 ABSL_FLAG(int64_t, save_every, 0, "Steps between two checkpoints. Default: 0, none on the way.");
 ABSL_FLAG(std::string, resume, "",
-          "Go on from the checkpoint in this folder, with what was given there. Stages, schedule, "
-          "replicas, processes, --checkpoint and devices may be others.");
+          "Go on from the checkpoint in this folder, with the flags that were given then. Stages, "
+          "schedule, replicas, processes, --checkpoint and devices may be others.");
 ABSL_FLAG(
     bool, resume_saved, false,
-    "Go on from the checkpoint in --save, if there is one already: for launchers that start a "
-    "run again when a process was lost.");
+    "Go on from the checkpoint in --save, if there is one already, whatever --resume says: for "
+    "launchers that start a run again when a process was lost.");
 ABSL_FLAG(
     bool, resume_anyway, false,
     "With --resume: go on where other flags than the checkpoint's were given, with other bits "
@@ -374,6 +374,11 @@ void read_files(Settings& settings) {
   }
   if (!settings.resume.empty() && !std::filesystem::is_directory(settings.resume)) {
     throw command::wrong_value("resume", settings.resume, "there is no such folder");
+  }
+  if (!settings.resume.empty() &&
+      !std::filesystem::exists(settings.resume + "/progress.safetensors")) {
+    throw command::wrong_value("resume", settings.resume,
+                               "there is no checkpoint in it: no progress.safetensors");
   }
   settings.resume_as = "--resume=" + settings.resume;
   if (absl::GetFlag(FLAGS_resume_saved)) {

@@ -385,6 +385,7 @@ class Run {
     }
     if (first_failure_ == nullptr) {
       first_failure_ = &rank;
+      stopped_before_failure_ = interrupted_;
       began_with_first_ = is_cause(status);
       if (has_ranks() && !killed_) {
         const milliseconds grace = exit_code_of(status) == kUsageExitCode
@@ -489,6 +490,7 @@ class Run {
   // which of the two ends first is chance.
   void report() {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
+    if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
     const std::string number = std::to_string(first_failure_->number);
     const std::string end = number + ", which " + describe_end(*first_failure_->status);
     if (began_with_first_) return say("the failure began with rank " + end);
@@ -562,6 +564,7 @@ class Run {
   std::vector<const Rank*> failed_;  // by themselves, in the order in which they ended
   bool began_with_first_ = false;    // whether it is known to be no other's failure
   bool interrupted_ = false;
+  bool stopped_before_failure_ = false;
   bool terminated_ = false;  // all have got SIGTERM from this launcher
   bool killed_ = false;      // and SIGKILL
   std::optional<Clock::time_point> terminate_at_;

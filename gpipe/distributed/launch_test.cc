@@ -309,6 +309,7 @@ TEST(Launch, ASignalWithoutAHandlerIsTheExitCode) {
     ASSERT_TRUE(launched.has_lines(2));
     launched.send(signal);
     EXPECT_EQ(launched.wait(), 128 + signal);
+    EXPECT_THAT(launched.error(), HasSubstr("no rank had failed before all were told to stop"));
   }
 }
 
