@@ -365,9 +365,11 @@ class Run {
   // that nobody here has sent. SIGABRT also ends a rank that does not catch what it is told of
   // another.
   bool is_cause(int status) const {
-    return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !interrupted_ && !terminated_ &&
-           !killed_;
+    return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !ends_all();
   }
+
+  // Whether ranks end because this launcher wants it, or was told to.
+  bool ends_all() const { return interrupted_ || terminated_ || killed_; }
 
   void take_end(Rank& rank, int status) {
     rank.status = status;
@@ -395,8 +397,7 @@ class Run {
         if (!kill_at_) terminate_at_ = Clock::now() + grace;
       }
     }
-    // Not those that this launcher ends.
-    if (failed && !terminated_ && !killed_ && !interrupted_) failed_.push_back(&rank);
+    if (failed && !ends_all()) failed_.push_back(&rank);
     say(text);
   }
 
