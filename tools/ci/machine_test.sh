@@ -10,7 +10,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-mkdir -p "${folder}"/{clone/tools/ci,clone/third_party/libtorch,bin,proc/driver/nvidia,torch/lib}
+mkdir -p "${folder}"/sys/fs/cgroup "${folder}"/{clone/tools/ci,clone/third_party/libtorch,bin,proc/driver/nvidia,torch/lib}
 cp tools/ci/machine.sh "${folder}/clone/tools/ci"
 # Programs that say what a file says.
 for program in bin/uname bin/nproc bin/dpkg-query bin/python3 clone/third_party/libtorch/libtorch.sh; do
@@ -61,6 +61,10 @@ says bin/nproc 4
 changed "cores"
 says bin/uname "Linux 6.2 x86_64"
 changed "kernel"
+for limit in cpu memory; do
+  echo "200000 100000" >"${folder}/sys/fs/cgroup/${limit}.max"
+  changed "what a container may use: ${limit}"
+done
 says bin/dpkg-query "ii  gcc 12.2" "ii  bash 5.3"
 changed "a package's version"
 says bin/dpkg-query "ii  gcc 12.2" "ii  bash 5.3" "ii  openmpi-bin 4.1"
