@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "gpipe/pipeline_setup.h"
@@ -128,6 +129,15 @@ std::string one_line(std::string text) {
     if (c == '\n' || c == '\r') c = ' ';
   }
   return text;
+}
+
+// The library would cut 32.9 to 32, and make -1 of what is too large.
+void check_whole(const Json& number) {
+  const bool fits =
+      number.is_number_integer() &&
+      (!number.is_number_unsigned() ||
+       number.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  if (!fits) throw std::invalid_argument("expected a whole number, got " + number.dump());
 }
 
 }  // namespace
@@ -301,7 +311,14 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
   try {
     const auto get = [&](const Json& object, const char* field, auto& value) {
       name = field;
-      object.at(field).get_to(value);
+      const Json& given = object.at(field);
+      using Value = std::decay_t<decltype(value)>;
+      if constexpr (std::is_same_v<Value, int64_t>) {
+        check_whole(given);
+      } else if constexpr (std::is_same_v<Value, std::vector<int64_t>>) {
+        for (const Json& each : given) check_whole(each);
+      }
+      given.get_to(value);
     };
     get(json, "model", plan.model);
     get(json, "profiled_on", plan.profiled_on);

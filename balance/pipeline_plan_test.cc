@@ -134,6 +134,10 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
       {[](Json& json) { json.erase("chunks"); }, "chunks: "},
       {[](Json& json) { json["checkpoints"][1] = "sometimes"; }, "checkpoints: "},
       {[](Json& json) { json["devices"][0].erase("live"); }, "live: "},
+      {[](Json& json) { json["rows"] = 32.9; }, "rows: expected a whole number, got 32.9"},
+      {[](Json& json) { json["balance"][0] = 2.5; }, "balance: expected a whole number, got 2.5"},
+      {[](Json& json) { json["devices"][0]["reserved"] = 18446744073709551615u; },
+       "reserved: expected a whole number"},
       {[](Json& json) { json["step"] = -1; }, "expected seconds of at least 0"},
       {[](Json& json) { json["schedule"] = "stages 4"; }, "the schedule: "}};
   for (const auto& [change, message] : damages) {

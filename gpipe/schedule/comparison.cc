@@ -19,7 +19,8 @@ StageCost divided(const StageCost& cost, double by) {
 }
 
 std::string fixed(double value, int digits) {
-  char text[64];
+  // As long as the largest double: 309 digits before the point.
+  char text[352];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }

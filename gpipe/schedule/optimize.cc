@@ -70,6 +70,28 @@ class RuleSearch {
     return best;
   }
 
+  // By a rule that is drawn: a start that is unlike the others.
+  Candidate drawn(Draws* draws) {
+    GreedyRule rule = GreedyRule::of(workload_);
+    rule.gradients_first = draws->below(2) == 0;
+    std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * draws->below(5));
+    if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
+    // As many live micro-batches in the first stage of each worker, as many in the second, ...
+    const size_t most =
+        static_cast<size_t>(*std::max_element(rule.most_live.begin(), rule.most_live.end()));
+    std::vector<int32_t> live;
+    for (const std::vector<int32_t>& local : workload_.stages_of) {
+      for (size_t k = 0; k < local.size(); ++k) {
+        if (k == live.size()) live.push_back(1 + draws->below(most));
+        rule.most_live[static_cast<size_t>(local[k])] = live[k];
+      }
+    }
+    Candidate candidate;
+    tried_.clear();
+    rate(rule, &candidate);
+    return candidate;
+  }
+
   // One of several starts; `budget` for it.
   Candidate run(int32_t number, int64_t budget) {
     GreedyRule rule = GreedyRule::of(workload_);
@@ -396,17 +418,25 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   }
   result.actions += rules_spent() + rules.order_actions();
 
-  // Changes, in rounds that begin with each of the best in turn.
+  // Changes, in rounds that begin with each of the best in turn. What a long round does not find, a
+  // longer one hardly does: with more work there are more of them, and every other of these begins
+  // anew, since the best are much alike.
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
-  const auto spent = [&] { return result.actions + timing.actions(); };
+  constexpr int64_t kLongRound = 50'000;
+  int64_t spent_on_starts = 0;
+  const auto spent = [&] { return result.actions + timing.actions() + spent_on_starts; };
   const int64_t for_changes = optimizing.budget - spent();
-  for (int32_t round = 0; round < kRounds && spent() < optimizing.budget; ++round) {
+  const int64_t longest = kLongRound * 3 * workload.stages * workload.micro_batches;
+  const int64_t for_round = std::min(for_changes / kRounds, longest);
+  Draws draws(1);
+  for (int32_t round = 0; spent() < optimizing.budget && (round < kRounds || for_round == longest);
+       ++round) {
     keep_best(&candidates, kKept);
     if (candidates.empty() || stop() || proven()) break;
     Annealing annealing;
     annealing.seed = static_cast<uint64_t>(round) + 1;
-    annealing.budget = std::min(for_changes / kRounds, optimizing.budget - spent());
+    annealing.budget = std::min(for_round, optimizing.budget - spent());
     annealing.stop = stop;
     annealing.bound = bound;
     annealing.joins = optimizing.split;
@@ -414,9 +444,16 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     Candidate candidate = candidates[static_cast<size_t>(
         round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];
     const double before = candidate.makespan;
-    // Two of three rounds begin with costs that are a little off. Where many actions take the same,
-    // most changes change no time; this makes differences that lead on.
-    if (round % 3 != 0) {
+    if (round >= kRounds && round % 2 == 1) {
+      const int64_t rules_before = rules.actions() + rules.order_actions();
+      Candidate start = rules.drawn(&draws);
+      spent_on_starts += rules.actions() + rules.order_actions() - rules_before;
+      if (start.makespan == kNever || !fits(start.order)) continue;
+      candidate.order = std::move(start.order);
+      annealing.hot = 1.0;
+    } else if (round % 3 != 0) {
+      // Two of three rounds begin with costs that are a little off. Where many actions take the
+      // same, most changes change no time; this makes differences that lead on.
       Workload other = workload;
       const double weight = round % 3 == 1 ? 0.9 : 1.1;
       for (auto& cost : other.cost)
@@ -439,6 +476,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     candidate.seed = -1;
     candidates.push_back(std::move(candidate));
   }
+  result.actions += spent_on_starts;
   return finish();
 }
 

@@ -263,7 +263,7 @@ double slack_of(Timing* timing, const Order& order, double deadline,
       const int64_t count = crossings(*timing, order, link, &path);
       if (count == 0) return 0.0;  // only rounding makes it late
       const double less = (timing->makespan() - deadline) / static_cast<double>(count);
-      if (less >= extra) return 0.0;
+      if (less >= extra || extra - less == extra) return 0.0;  // or only rounding does, again
       extra -= less;
     }
     if (stop && stop()) return 0.0;
@@ -376,9 +376,13 @@ SearchResult search(const SearchOptions& options) {
       best = std::move(joined_order);
     }
   }
-  if (!stopped()) result.slack = slack_of(&timing, best, deadline, options.stop);
   timing.run(best);
   result.makespan = timing.makespan();
+  if (!stopped()) {
+    // The shortest that was found may be this one by now.
+    const double shortest = std::min(found->makespan, result.makespan);
+    result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), options.stop);
+  }
   result.peak_bytes = peak_bytes(result.schedule, options);
   result.actions += timing.actions();
   return result;

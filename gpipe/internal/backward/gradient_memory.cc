@@ -4,22 +4,30 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "gpipe/internal/tensors/alias.h"
 
 namespace gpipe::internal {
 namespace {
 
-// Whether anybody else has the elements of a sparse gradient, or where they are: that is often the
-// memory of the indices that an embedding was given. The implementation is asked, since what
-// _values() returns is another tensor each time, which shares the memory by itself.
+// Whether anybody else has a part of a sparse gradient, to which `part` is one more reference.
+bool is_shared_part(const at::Tensor& part) { return part.use_count() > 2 || shares_storage(part); }
+
+// The implementation is asked, since what _values() returns is another tensor each time, which
+// shares the memory by itself.
+const at::SparseTensorImpl& sparse_impl(const at::Tensor& sparse) {
+  return *static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
+}
+
+// Whether anybody else has the elements of a sparse gradient: they may be a view of the gradient
+// that travels on.
+bool values_are_shared(const at::Tensor& sparse) {
+  return is_shared_part(sparse_impl(sparse).values());
+}
+
+// Or where they are: that is often the memory of the indices that an embedding was given.
 bool parts_are_shared(const at::Tensor& sparse) {
-  const auto* const impl = static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
-  const at::Tensor parts[] = {impl->values(), impl->indices()};  // one more reference to each
-  return std::any_of(std::begin(parts), std::end(parts), [](const at::Tensor& part) {
-    return part.use_count() > 2 || shares_storage(part);
-  });
+  return values_are_shared(sparse) || is_shared_part(sparse_impl(sparse).indices());
 }
 
 }  // namespace
@@ -36,6 +44,9 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool memory_is_shared(const at::Tensor& gradient) {
+  if (gradient.defined() && gradient.layout() == c10::kSparse) {
+    return values_are_shared(gradient);
+  }
   if (!shares_storage(gradient)) return false;
   const bool whole = gradient.is_non_overlapping_and_dense() && !gradient.is_conj() &&
                      !gradient.is_neg() && gradient.nbytes() == gradient.storage().nbytes();

@@ -18,7 +18,9 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 // Whether anybody else has the gradient's memory. The tensor that it is a view of does not count if
 // nobody else has that and the view is all of it: the gradient of a linear layer's weight is a
-// transposed product. A part, repeated elements or a lazy conjugate would stay what they are.
+// transposed product. A part, repeated elements or a lazy conjugate would stay what they are. Of a
+// sparse gradient the values count, which nobody may change, and not the indices, which nobody
+// does.
 bool memory_is_shared(const at::Tensor& gradient);
 
 // Whether there is another reference to the gradient or to its memory.

@@ -27,6 +27,15 @@ TEST(GradientMemory, IsSharedWithWhoeverElseHasIt) {
   EXPECT_FALSE(share_memory(whole, whole.clone()));
 }
 
+TEST(GradientMemory, OfASparseOneIsThatOfItsValues) {
+  const at::Tensor indices = torch::tensor({{0, 2}});
+  at::Tensor travelling = torch::ones({1, 2});
+  const at::Tensor gradient = at::_sparse_coo_tensor_unsafe(indices, travelling.reshape({2}), {4});
+  EXPECT_TRUE(memory_is_shared(gradient)) << "an earlier stage may write into what travels on";
+  travelling = at::Tensor();
+  EXPECT_FALSE(memory_is_shared(gradient)) << "nobody writes into the indices";
+}
+
 TEST(GradientMemory, OfAViewThatIsAllOfItAndAloneIsItsOwn) {
   // Each is the only one to have the tensor that it is a view of.
   const at::Tensor transposed = torch::randn({3, 2}).t();

@@ -1,5 +1,6 @@
 #include "gpipe/internal/backward/split_backward.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -154,6 +156,37 @@ TEST(SplitBackward, OthersLeavesAreUrgent) {
   rest.run(visitor);
   EXPECT_FALSE(sum.defined());
   EXPECT_THAT(mine.grad(), EqualsBitwise(torch::ones({5, 5}).matmul(theirs.detach())));
+}
+
+// Notes which of the cell's nodes leads to each node from outside.
+class WaysOutside final : public WalkVisitor {
+ public:
+  void enter_foreign(const torch::autograd::Node& node) override {
+    ways.emplace_back(node.name(), progress.node);
+  }
+  std::vector<std::pair<std::string, uint64_t>> ways;
+};
+
+// An error names the layer that uses what is from outside, in either half.
+TEST(SplitBackward, BothHalvesTellWhatLeadsOutside) {
+  auto sink = std::make_shared<GradientSink>();
+  const at::Tensor outside = torch::randn({5, 5}).requires_grad_().exp();
+  WaysOutside visitor;
+  visitor.settings.sinks = {sink.get()};
+  visitor.settings.own =
+      NodeRange{at::RecordFunction::currentThreadId(), at::sequence_number::peek()};
+  at::Tensor x = torch::randn({3, 5});
+  sink->attach(x);
+  const at::Tensor product = x.matmul(outside);
+  const at::Tensor y = product.tanh();
+  const std::vector<std::pair<std::string, uint64_t>> want = {
+      {"ExpBackward0", product.grad_fn()->sequence_nr()}};
+  variable_list gradients = ones_for({y});
+  WeightBackward rest = run_input_backward(roots_of({y}), gradients, visitor);
+  EXPECT_EQ(visitor.ways, want);
+  visitor.ways.clear();
+  rest.run(visitor);
+  EXPECT_EQ(visitor.ways, want);
 }
 
 }  // namespace

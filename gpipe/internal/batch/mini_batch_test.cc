@@ -1,5 +1,6 @@
 #include "gpipe/internal/batch/mini_batch.h"
 
+#include <ATen/ops/_nested_tensor_from_tensor_list.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,6 +66,17 @@ TEST(MiniBatch, PiecesLieInTheTensorAndAreNoViewsOfIt) {
   EXPECT_FALSE(last[0].is_view());
   EXPECT_FALSE(last[0].requires_grad());
   EXPECT_FALSE(last[1].defined());
+}
+
+TEST(MiniBatch, NestedTensorsAreCutBetweenTheirSamples) {
+  const std::vector<at::Tensor> samples = {torch::randn({2, 3}), torch::randn({4, 3}),
+                                           torch::randn({1, 3})};
+  const at::Tensor whole = at::_nested_tensor_from_tensor_list(samples);
+  const MiniBatch mini_batch(3, 2);
+  EXPECT_THAT(mini_batch.cut(whole, 0).unbind(),
+              EqualsBitwise(std::vector<at::Tensor>{samples[0], samples[1]}));
+  EXPECT_THAT(mini_batch.cut(whole, 1).unbind(),
+              EqualsBitwise(std::vector<at::Tensor>{samples[2]}));
 }
 
 TEST(MiniBatch, OnlyStridedTensorsCanBeCut) {

@@ -23,7 +23,7 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 
 // An output without a gradient leaves as a copy if somebody else may change it before it is used,
 // e.g. a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
-// share a copy.
+// share a copy, in whichever way each reads it: as another dtype, conjugated, negated.
 class LeavingCopies {
  public:
   // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
@@ -38,11 +38,13 @@ class LeavingCopies {
  private:
   struct Copy {
     const c10::StorageImpl* storage;
+    const c10::TensorImpl* whole;  // of a tensor without such memory, e.g. a sparse one; or null
     at::Tensor memory;
     MemoryRange range;
   };
   void add(bool record, const ModelState& model, const at::Tensor& first,
            c10::ArrayRef<const at::Tensor*> leaving, const WeakStorages& staying);
+  void add_whole(const at::Tensor& tensor, c10::ArrayRef<const at::Tensor*> leaving);
 
   c10::SmallVector<Copy, 2> copies_;
 };

@@ -1,13 +1,14 @@
 #include "gpipe/internal/boundary/leaving_copies.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
+#include <string>
 #include <vector>
 
+#include "gpipe/internal/model/layer.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::internal {
@@ -58,6 +59,65 @@ TEST(LeavingCopiesTest, ValuesOverOneMemoryShareACopy) {
   EXPECT_FALSE(of_a.is_alias_of(kept));
   EXPECT_THAT(of_a, EqualsBitwise(a));
   EXPECT_THAT(of_b, EqualsBitwise(b));
+}
+
+// What one memory is read as: complex, conjugated, its parts, its bits.
+TEST(LeavingCopiesTest, EachReadsTheSharedCopyInItsOwnWay) {
+  const at::Tensor kept = at::view_as_complex(at::arange(1.0, 13.0).view({6, 2}));
+  const at::Tensor reals = at::view_as_real(kept);
+  const Tensors views = {
+      kept.narrow(0, 2, 3), kept.conj(),           reals,
+      at::real(kept),       at::imag(kept.conj()), reals.narrow(0, 1, 4).view(at::kInt),
+      kept.narrow(0, 1, 0)};
+  for (size_t a = 0; a < views.size(); ++a) {
+    for (size_t b = 0; b < views.size(); ++b) {
+      for (size_t c = 0; c < views.size(); ++c) {
+        SCOPED_TRACE(std::to_string(a) + ", " + std::to_string(b) + ", " + std::to_string(c));
+        const Tensors leaving = {views[a], views[b], views[c]};
+        const LeavingCopies copies(true, ModelState(), pointers(leaving), {});
+        at::Tensor first;
+        for (const at::Tensor& tensor : leaving) {
+          const at::Tensor copy = copies.of(tensor);
+          ASSERT_EQ(copy.defined(), tensor.numel() > 0);
+          if (!copy.defined()) continue;
+          EXPECT_EQ(copy.dtype(), tensor.dtype());
+          EXPECT_EQ(copy.is_conj(), tensor.is_conj());
+          EXPECT_EQ(copy.strides(), tensor.strides());
+          EXPECT_THAT(copy.resolve_conj().resolve_neg(),
+                      EqualsBitwise(tensor.resolve_conj().resolve_neg()));
+          EXPECT_FALSE(copy.is_alias_of(kept));
+          if (!first.defined()) first = copy;
+          EXPECT_TRUE(copy.is_alias_of(first));
+          const auto before = first._version();
+          copy.zero_();
+          EXPECT_GT(first._version(), before) << "a change of one is a change of all";
+          copies.of(tensor).copy_(tensor);
+        }
+      }
+    }
+  }
+}
+
+TEST(LeavingCopiesTest, SoDoesWhatIsNoPlainMemory) {
+  const at::Tensor csr = at::arange(4.0).view({2, 2}).to_sparse_csr();
+  EXPECT_TRUE(is_copied({csr}, 0));
+  const at::Tensor quantized =
+      at::quantize_per_tensor(at::arange(4.0, at::kFloat), 0.5, 0, at::kQInt8);
+  EXPECT_TRUE(is_copied({quantized}, 0));
+  Tensors alone(1);
+  alone[0] = at::arange(4.0).view({2, 2}).to_sparse_csr();
+  EXPECT_FALSE(is_copied(alone, 0)) << "nobody else has it";
+}
+
+TEST(LeavingCopiesTest, AFrozenParameterIsCopiedWhereNothingTellsOfChanges) {
+  torch::nn::Linear linear(2, 2);
+  linear->weight.set_requires_grad(false);
+  std::vector<Layer> layers;
+  layers.push_back({torch::nn::AnyModule(linear), "linear", 0, skip::CallPlan(*linear)});
+  const ModelState model({&layers});
+  const at::Tensor leaving = linear->weight;
+  EXPECT_FALSE(LeavingCopies(/*record=*/true, model, {&leaving}, {}).of(leaving).defined());
+  EXPECT_TRUE(LeavingCopies(/*record=*/false, model, {&leaving}, {}).of(leaving).defined());
 }
 
 TEST(LeavingCopiesTest, WhatWantsAGradientOrMustStayTheirsDoesNot) {

@@ -31,7 +31,7 @@ struct Grid {
 
 Grid grid_of(const at::Tensor& tensor) {
   Grid grid;
-  if (tensor.dim() == 0 || tensor.is_non_overlapping_and_dense()) {
+  if (tensor.is_non_overlapping_and_dense()) {
     // All of its memory, in the memory's order. An odd step comes to all columns.
     const int64_t count = tensor.numel();
     const int64_t step = std::max<int64_t>(1, count / kSamples) | 1;

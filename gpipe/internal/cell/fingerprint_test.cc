@@ -133,6 +133,23 @@ TEST(FingerprintTest, SeesAnyStrides) {
   check("steps", [](at::Tensor x) { return x.slice(0, 0, 90, 3); }, {90, 4});
   check("a column", [](at::Tensor x) { return x.select(1, 2); }, {2000, 4});
   check("an offset", [](at::Tensor x) { return x.narrow(0, 3, 1); }, {4, 3});
+  check("no dimension", [](at::Tensor x) { return x.select(0, 3); }, {5});
+}
+
+TEST(FingerprintTest, SeesNothingBesideTheTensor) {
+  const at::Tensor table = at::randn({50, 4}).to(testing::device());
+  const at::Tensor other = table * 3;
+  other.narrow(1, 1, 2).copy_(table.narrow(1, 1, 2));
+  const auto differ = [](const at::Tensor& a, const at::Tensor& b) {
+    const Fingerprint first = Fingerprint::of(a);
+    const Fingerprint second = Fingerprint::of(b);
+    if (!first.matches(second)) return true;
+    const at::Tensor differs = first.differs(second);
+    return differs.defined() && testing::on_host(differs).item<bool>();
+  };
+  EXPECT_FALSE(differ(table.select(1, 2), other.select(1, 2))) << "a column";
+  EXPECT_FALSE(differ(table.narrow(1, 1, 2), other.narrow(1, 1, 2))) << "two columns";
+  EXPECT_TRUE(differ(table, other));
 }
 
 // On the CPU values are read from memory; elsewhere LibTorch's operators read them.

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <string>
 #include <vector>
 
 #include "gpipe/testing/bitwise.h"
@@ -14,6 +15,7 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 
 TEST(ForeignLayers, TensorsStayTheSameObjectsAndHaveNoMemory) {
@@ -62,6 +64,25 @@ TEST(ForeignLayers, StridesStay) {
   move_to_meta(*linear);
   give_memory(linear->weight, c10::kCPU);
   EXPECT_EQ(linear->weight.strides(), (std::vector<int64_t>{1, 3}));
+}
+
+TEST(ForeignLayers, MaterializeFillsWhatIsOnMetaAndNothingElse) {
+  torch::nn::BatchNorm1d norm(2);
+  move_to_meta(*norm, {norm->weight.unsafeGetTensorImpl()});
+  give_memory(norm->running_var, c10::kCPU);
+  norm->running_var.fill_(3);
+  std::vector<std::string> names;
+  materialize(*norm, "layer.", c10::kCPU, 1,
+              [&](const std::string& name, at::Tensor& tensor, at::Generator /*generator*/) {
+                names.push_back(name);
+                tensor.fill_(7);
+              });
+  EXPECT_THAT(names, ElementsAre("layer.bias", "layer.running_mean", "layer.num_batches_tracked"));
+  EXPECT_THAT(norm->weight, EqualsBitwise(torch::ones({2})));
+  EXPECT_THAT(norm->bias, EqualsBitwise(torch::full({2}, 7.f)));
+  EXPECT_THAT(norm->running_mean, EqualsBitwise(torch::full({2}, 7.f)));
+  EXPECT_THAT(norm->running_var, EqualsBitwise(torch::full({2}, 3.f)));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 7);
 }
 
 }  // namespace

@@ -217,6 +217,9 @@ TEST(ModelStateTest, AModulesModeIsADifference) {
               HasSubstr("'c.inner' was set to train mode"));
   EXPECT_THAT(difference(module, [&](Stages&) { module->eval(); }),
               HasSubstr("'c' was set to eval mode"));
+  EXPECT_THAT(difference(module, [](Stages& stages) { stages[1][0]->eval(); }),
+              HasSubstr("'b' was set to eval mode"))
+      << "the first layer of those that are recomputed";
 }
 
 TEST(ModelStateTest, AReplacedModuleIsADifference) {

@@ -14,6 +14,25 @@
 namespace gpipe::internal {
 namespace {
 
+// Without lazy conjugation and negation: the elements as they lie in memory.
+at::Tensor as_stored(const at::Tensor& tensor) {
+  at::Tensor stored = tensor;
+  if (stored.is_conj()) stored = stored.conj();
+  if (stored.is_neg()) stored = stored._neg_view();
+  return stored;
+}
+
+// As `like` reads its memory, the memory from this element of `memory` on.
+at::Tensor view_as(const at::Tensor& like, const at::Tensor& memory, int64_t offset) {
+  at::Tensor view = at::empty({0}, like.options().requires_grad(false));
+  view.set_(memory.storage(), offset, like.sizes(), like.strides());
+  // Changes of one are changes of all that are over it.
+  view.unsafeGetTensorImpl()->set_version_counter(memory.unsafeGetTensorImpl()->version_counter());
+  if (like.is_conj()) view = view.conj();
+  if (like.is_neg()) view = view._neg_view();
+  return detached_alias(view);
+}
+
 struct Dimension {
   int64_t stride;
   int64_t size;
@@ -99,7 +118,8 @@ MemoryRange memory_range(const at::Tensor& tensor) {
 
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
   c10::NoGradGuard no_grad;
-  const at::Tensor source = tensor.detach().as_strided({range.end - range.begin}, {1}, range.begin);
+  const at::Tensor source =
+      as_stored(tensor.detach()).as_strided({range.end - range.begin}, {1}, range.begin);
   // At the same offset from the start of a line: kernels treat the elements up to the next line in
   // a different way.
   const uintptr_t line = line_bytes(tensor.device());
@@ -116,6 +136,14 @@ at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
 
 at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range) {
   c10::NoGradGuard no_grad;
+  const auto item = static_cast<int64_t>(tensor.element_size());
+  const auto unit = static_cast<int64_t>(copy.element_size());
+  if (tensor.dtype() != copy.dtype() || tensor.is_conj() || tensor.is_neg()) {
+    const int64_t bytes =
+        (copy.storage_offset() - range.begin) * unit + tensor.storage_offset() * item;
+    // Memory of somebody else's may begin where the larger of two types cannot.
+    return bytes % item == 0 ? view_as(tensor, copy, bytes / item) : detached_alias(tensor.clone());
+  }
   return detached_alias(
       copy.as_strided(tensor.sizes(), tensor.strides(),
                       copy.storage_offset() + tensor.storage_offset() - range.begin));
@@ -125,7 +153,8 @@ bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
   return storage_of(a) != nullptr && storage_of(a) == storage_of(b) &&
          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.dtype() == b.dtype();
+         a.strides() == b.strides() && a.dtype() == b.dtype() && a.is_conj() == b.is_conj() &&
+         a.is_neg() == b.is_neg();
 }
 
 at::Tensor copy_in_layout(const at::Tensor& tensor) {
@@ -197,7 +226,13 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
   const Box box_b = box_of(b);
   const int64_t offset_a = a.storage_offset();
   const int64_t offset_b = b.storage_offset();
-  if (offset_a + extent(box_a) <= offset_b || offset_b + extent(box_b) <= offset_a) return false;
+  const auto item_a = static_cast<int64_t>(a.element_size());
+  const auto item_b = static_cast<int64_t>(b.element_size());
+  if ((offset_a + extent(box_a)) * item_a <= offset_b * item_b ||
+      (offset_b + extent(box_b)) * item_b <= offset_a * item_a) {
+    return false;
+  }
+  if (item_a != item_b) return true;  // what follows counts in elements
   // Slices of one tensor are blocks over the same strides.
   const auto strides = strides_of(box_a, box_b);
   c10::SmallVector<Interval, 12> where_a;

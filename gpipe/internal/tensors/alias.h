@@ -37,7 +37,8 @@ inline const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
                                                   : nullptr;
 }
 
-// Whether the two have the same memory, shape, strides and dtype.
+// Whether the two have the same memory, shape, strides and dtype, and read it in the same way (lazy
+// conjugation and negation).
 bool are_same_view(const at::Tensor& a, const at::Tensor& b);
 
 // Whether another tensor object covers the same storage.
@@ -65,8 +66,9 @@ struct MemoryRange {
 };
 MemoryRange memory_range(const at::Tensor& tensor);
 
-// copy_range() copies that part of the tensor's storage, which must contain the tensor.
-// place_in_copy() gives the counterpart, in the copy, of a tensor over the storage.
+// copy_range() copies that part of the tensor's storage, which must contain the tensor, as it lies
+// in memory. place_in_copy() gives the counterpart, in the copy, of a tensor over the storage,
+// which may read it as another dtype, no smaller than the copy's, or conjugated or negated.
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range);
 at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range);
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
@@ -139,6 +140,23 @@ TEST(MayOverlap, TellsBlocksOfOneTensorApart) {
   EXPECT_TRUE(may_overlap(x.select(1, 2), x.select(0, 3)));
   EXPECT_FALSE(may_overlap(x.narrow(0, 0, 0), x));
   EXPECT_FALSE(may_overlap(at::Tensor(), x));
+}
+
+// Over strides that have nothing to do with each other.
+TEST(MayOverlap, WhatBeginsWhereTheOtherEndsIsApart) {
+  const at::Tensor memory = at::zeros({12});
+  const at::Tensor first = memory.as_strided({3}, {2}, 0);   // up to 4
+  const at::Tensor second = memory.as_strided({2}, {3}, 5);  // from 5 on
+  EXPECT_FALSE(may_overlap(first, second));
+  EXPECT_FALSE(may_overlap(second, first));
+}
+
+TEST(MayOverlap, CountsBytesWhereTypesDiffer) {
+  const at::Tensor z = at::zeros({8}, at::kComplexFloat);
+  const at::Tensor reals = at::view_as_real(z);
+  EXPECT_TRUE(may_overlap(z.narrow(0, 4, 4), reals.narrow(0, 4, 4)));
+  EXPECT_TRUE(may_overlap(reals.narrow(0, 4, 4), z.narrow(0, 4, 4)));
+  EXPECT_FALSE(may_overlap(z.narrow(0, 4, 4), reals.narrow(0, 0, 4)));
 }
 
 // Compared with sets of addresses: it never says "no" if they intersect.

@@ -1,0 +1,98 @@
+#include "gpipe/internal/processes/tie_copies.h"
+
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/placement.h"
+
+namespace gpipe::internal {
+namespace {
+
+// The first of two processes. What it sends arrives, unless the other process `fails`.
+class FakeProcesses final : public Processes {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 2; }
+  int64_t next_number() override { return 0; }
+  std::unique_ptr<Call> begin_call() override { return nullptr; }
+  std::vector<std::string> exchange(const std::string& /*name*/, const std::string& value,
+                                    bool /*is_patient*/) override {
+    return {value, value};
+  }
+  void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
+  void move(const std::vector<Parcel>& /*sends*/,
+            const std::vector<Parcel>& /*receives*/) override {
+    if (fails) throw std::runtime_error("the other process has failed");
+  }
+  std::unique_ptr<Run> begin_run(const Program& /*program*/,
+                                 const std::vector<int64_t>& /*process_of_worker*/,
+                                 std::shared_ptr<Messages>& /*messages*/,
+                                 std::function<std::string(int64_t)> /*layer*/,
+                                 c10::Device /*device*/) override {
+    return nullptr;
+  }
+
+  bool fails = false;
+};
+
+// This process owns the parameter.
+TieCopies copies_of(const at::Tensor& parameter, const std::shared_ptr<FakeProcesses>& processes) {
+  return TieCopies({{"a.weight", parameter, {0, 1}}}, Residence(Placement::one_each(2), 0, 2),
+                   /*stages=*/2, World(processes, 0, 2), c10::kCPU);
+}
+
+TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
+  const auto processes = std::make_shared<FakeProcesses>();
+  at::Tensor parameter = at::ones({3});
+  TieCopies copies = copies_of(parameter, processes);
+  EXPECT_EQ(copies.changed(), "1");
+  copies.share("1");
+  EXPECT_EQ(copies.changed(), "0");
+  parameter.mul_(2);
+  EXPECT_EQ(copies.changed(), "1");
+  copies.share("1");
+  EXPECT_EQ(copies.changed(), "0");
+  copies.note_gradients();  // an optimizer may write into data()
+  EXPECT_EQ(copies.changed(), "1");
+}
+
+// It may have arrived in some of the others.
+TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
+  const auto processes = std::make_shared<FakeProcesses>();
+  at::Tensor parameter = at::ones({3});
+  TieCopies copies = copies_of(parameter, processes);
+  copies.share("1");
+  const at::Tensor before = parameter.detach();
+  parameter.set_data(at::ones({3}) * 2);
+  processes->fails = true;
+  EXPECT_THROW(copies.share(copies.changed()), std::runtime_error);
+  parameter.set_data(before);
+  EXPECT_EQ(copies.changed(), "1");
+  processes->fails = false;
+  copies.share("1");
+  EXPECT_EQ(copies.changed(), "0");
+}
+
+// A run that records has another check (ModelState::check_parameters).
+TEST(TieCopies, ALayersChangeInPlaceIsRefused) {
+  const auto processes = std::make_shared<FakeProcesses>();
+  at::Tensor parameter = at::ones({3});
+  TieCopies copies = copies_of(parameter, processes);
+  copies.share("1");
+  EXPECT_NO_THROW(copies.check_run(/*records=*/false));
+  parameter.mul_(2);
+  EXPECT_NO_THROW(copies.check_run(/*records=*/true));
+  EXPECT_THROW(copies.check_run(/*records=*/false), c10::Error);
+}
+
+}  // namespace
+}  // namespace gpipe::internal
