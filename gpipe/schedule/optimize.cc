@@ -424,8 +424,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
   constexpr int64_t kLongRound = 50'000;
-  int64_t spent_on_starts = 0;
-  const auto spent = [&] { return result.actions + timing.actions() + spent_on_starts; };
+  const auto spent = [&] { return result.actions + timing.actions(); };
   const int64_t for_changes = optimizing.budget - spent();
   const int64_t longest = kLongRound * 3 * workload.stages * workload.micro_batches;
   const int64_t for_round = std::min(for_changes / kRounds, longest);
@@ -447,7 +446,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (round >= kRounds && round % 2 == 1) {
       const int64_t rules_before = rules.actions() + rules.order_actions();
       Candidate start = rules.drawn(&draws);
-      spent_on_starts += rules.actions() + rules.order_actions() - rules_before;
+      result.actions += rules.actions() + rules.order_actions() - rules_before;
       if (start.makespan == kNever || !fits(start.order)) continue;
       candidate.order = std::move(start.order);
       annealing.hot = 1.0;
@@ -476,7 +475,6 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     candidate.seed = -1;
     candidates.push_back(std::move(candidate));
   }
-  result.actions += spent_on_starts;
   return finish();
 }
 
