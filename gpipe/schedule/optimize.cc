@@ -423,10 +423,12 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   // anew, since the best are much alike.
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
-  constexpr int64_t kLongRound = 50'000;
+  constexpr int64_t kLongRound = 50'000;  // runs of the order
+  constexpr int64_t kLeastLong = 10'000'000;
   const auto spent = [&] { return result.actions + timing.actions(); };
   const int64_t for_changes = optimizing.budget - spent();
-  const int64_t longest = kLongRound * 3 * workload.stages * workload.micro_batches;
+  const int64_t longest =
+      std::max(kLongRound * 3 * workload.stages * workload.micro_batches, kLeastLong);
   const int64_t for_round = std::min(for_changes / kRounds, longest);
   Draws draws(1);
   for (int32_t round = 0; spent() < optimizing.budget && (round < kRounds || for_round == longest);

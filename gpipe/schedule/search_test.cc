@@ -91,8 +91,8 @@ TEST(Search, FindsTheProvenOptimaOfSmallPipelines) {
 }
 
 // Published optima for four workers and eight micro-batches, by memory. Those of a loop are reached
-// with the default budget. (That of 7 in an uneven loop, 51.1, takes a budget of 1e9; that of 7 in
-// a V, 50.8, is not reached: 50.9.)
+// with the default budget. (Those of 7 with uneven costs, 51.1 in a loop and 50.8 in a V, take a
+// budget of 1e9.)
 TEST(Search, FindsThePublishedOptima) {
   struct Case {
     bool v_shape;
