@@ -52,6 +52,25 @@ else
   cache=""
 fi
 
+# free_gib FOLDER: whole GiB that are free where it is.
+free_gib() { df --output=avail --block-size=1G "$1" | awk 'NR == 2 { print $1 }'; }
+
+# make_room GIB: until so much is free, deletes kept objects and results that no run of the last day has used, the oldest
+# first.
+make_room() {
+  local folder size file folders=()
+  for folder in "${GPIPE_CI_CACHE}/ci-objects" "${GPIPE_CI_CACHE}/bare/ci-objects"; do
+    [[ ! -d ${folder} ]] || folders+=("${folder}")
+  done
+  [[ ${#folders[@]} -gt 0 ]] || return 0
+  local missing=$(($1 * 1024 * 1024 - $(df --output=avail --block-size=1K "${GPIPE_CI_CACHE}" | awk 'NR == 2 { print $1 }')))
+  find "${folders[@]}" -type f -mtime +0 -printf '%T@ %k %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size file; do
+    [[ ${missing} -gt 0 ]] || break
+    printf '%s\0' "${file}"
+    missing=$((missing - size))
+  done | xargs -0 -r rm -f
+}
+
 # Whether results of tests are kept from an earlier run: not, unless a script says keep_results.
 cached_results=(--nocache_test_results)
 

@@ -102,6 +102,27 @@ echo this >"${root}/machine"
 touch "${root}/no-folder"
 GPIPE_CI_CACHE="${root}/no-folder" try "no objects are kept" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'keep_results; tests "t" . //...'
 
+# A disk of which 1500 KiB less than 1 GiB is free, and what is kept on it, 1 MiB each.
+mkdir -p "${root}/disk"
+printf '#!/usr/bin/env bash\n[[ $* == *1K* ]] && printf "Avail\\n1047076\\n" || printf "Avail\\n    0\\n"\n' >"${root}/disk/df"
+chmod +x "${root}/disk/df"
+on_disk() { # NAME LEFT COMMANDS
+  rm -rf "${GPIPE_CACHE:?}"
+  mkdir -p "${GPIPE_CACHE}"/{,bare/}ci-objects "${GPIPE_CACHE}/libtorch"
+  local file days
+  while read -r days file; do
+    head --bytes=1M /dev/zero >"${GPIPE_CACHE}/${file}"
+    touch --date="${days} days ago" "${GPIPE_CACHE}/${file}"
+  done <<<$'9 ci-objects/a\n6 bare/ci-objects/b 2\n3 ci-objects/c\n0 ci-objects/d\n9 libtorch/e'
+  PATH="${root}/disk:${PATH}" try "$1" 0 "1 passed, 0 failed" "left: $2;" \
+    <<<"check a true; $3; echo \"left: \$(find ${GPIPE_CACHE} -type f -printf '%f\n' | sort | tr '\n' ' ');\""
+}
+on_disk "there is room" "a b 2 c d e " "make_room 0"
+on_disk "the oldest go" "c d e " "make_room 1"
+on_disk "what the last day used stays, and what nobody else has" "d e " "make_room 5"
+# shellcheck disable=SC2016 # expanded by that script
+PATH="${root}/disk:${PATH}" try "free GiB" 0 "1 passed, 0 failed" "free: 0;" <<<'check "a" true; echo "free: $(free_gib .);"'
+
 script good 'echo "7 passed, 0 failed"'
 script bad 'echo "FAILED: Build did NOT complete"' 'echo "=== [1m02s] done"' 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
 script noted 'echo "NOTE: no GPU"' 'echo "1 passed, 0 failed"'

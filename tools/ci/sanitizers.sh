@@ -14,8 +14,13 @@ tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/te
 # minutes, and lint and kernels are still to come: at minute 68 it is stopped, so that a slow machine still ends with a
 # count.
 seconds=$((68 * 60 - $(elapsed)))
+# What its objects and programs take, and some room for others.
+make_room 15
+free="$(free_gib .)"
 if [[ ${seconds} -lt 60 ]]; then
   note "asan and ubsan: no time was left"
+elif [[ ${free} -lt 15 ]]; then
+  note "asan and ubsan: not run: ${free} GiB of disk are free, and they take up to 15"
 else
   # In the folder of the plain build, where the tests' objects are.
   tests "asan and ubsan" . --config=asan --config=ubsan --platform_suffix= //...
