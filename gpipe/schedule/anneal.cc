@@ -166,6 +166,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   Order current = *order;
   std::vector<Timing::Place> path;
   timing->critical_path(current, &path);
+  timing->keep();
   double rating = rate(current);
   double best = value;
   WorkerOrder kept;
@@ -215,7 +216,9 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     }
     work += static_cast<int64_t>(tokens.size() / 4 + 1);
     if (!moved) continue;
-    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens) || !timing->run(current)) {
+    const auto first = std::mismatch(tokens.begin(), tokens.end(), kept.begin(), kept.end()).first;
+    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens) ||
+        !timing->rerun(current, worker, static_cast<size_t>(first - tokens.begin()))) {
       tokens.swap(kept);
       continue;
     }
@@ -230,6 +233,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
       *order = current;
     }
     if (annealing.objective) timing->run(current);  // it may have run other cases
+    timing->keep();
     timing->critical_path(current, &path);
     work += path_work;
   }

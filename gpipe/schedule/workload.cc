@@ -220,11 +220,12 @@ Timing::Timing(const Workload& workload)
     }
   }
   const auto workers = static_cast<size_t>(workload.workers);
-  start_.resize(workers);
-  micro_batch_.resize(workers);
+  started_.resize(workers);
   now_.resize(workers);
   next_index_.resize(workers);
   waits_for_.resize(workers);
+  kept_.resize(workers);
+  resumed_.resize(workers);
   runnable_.reserve(workers);
 }
 
@@ -263,21 +264,85 @@ void Timing::slow_down(int32_t link, double extra) {
 
 bool Timing::run(const Order& order, int32_t link, double extra) {
   slow_down(link, extra);
-  return links_into_.empty() ? run_as<false>(order) : run_as<true>(order);
+  std::fill(done_.begin(), done_.end(), 0);
+  std::fill(now_.begin(), now_.end(), 0.0);
+  std::fill(resumed_.begin(), resumed_.end(), 0);
+  same_until_ = 0.0;
+  return go_on(order);
+}
+
+void Timing::keep() {
+  for (size_t worker = 0; worker < started_.size(); ++worker) {
+    const std::vector<Started>& started = started_[worker];
+    kept_[worker].resize(started.size());
+    std::copy(started.begin() + resumed_[worker], started.end(),
+              kept_[worker].begin() + resumed_[worker]);
+  }
+  kept_now_ = now_;
+  same_until_ = std::numeric_limits<double>::infinity();
+}
+
+bool Timing::rerun(const Order& order, size_t worker, size_t index) {
+  slow_down(-1, 0.0);
+  // What began before the first action that is another needs nothing of the worker's from there on.
+  const std::vector<Started>& changed = kept_[worker];
+  const double until = index < changed.size() ? changed[index].start : kept_now_[worker];
+  restore(order, same_until_, until);
+  same_until_ = until;
+  std::fill(done_.begin(), done_.end(), 0);
+  for (size_t w = 0; w < order.size(); ++w) {
+    const auto resumed = static_cast<size_t>(resumed_[w]);
+    actions_ += resumed_[w];
+    now_[w] = 0.0;
+    if (resumed == 0) continue;
+    const Rule& last = rules_[order[w][resumed - 1]];
+    now_[w] = started_[w][resumed - 1].start + last.cost;
+    // The last of each kind says how many there were.
+    size_t missing = 2 * workload_.stages_of[w].size();
+    for (size_t k = resumed; k-- > 0 && missing > 0;) {
+      const Rule& rule = rules_[order[w][k]];
+      if (rule.step == 0 || done_[static_cast<size_t>(rule.count)] > 0) continue;
+      done_[static_cast<size_t>(rule.count)] = started_[w][k].micro_batch + 1;
+      --missing;
+    }
+  }
+  return go_on(order);
+}
+
+// What began in the kept run from `from` on and before `until`; of the latter resumed_ is made.
+void Timing::restore(const Order& order, double from, double until) {
+  for (size_t worker = 0; worker < order.size(); ++worker) {
+    const std::vector<Started>& kept = kept_[worker];
+    std::vector<Started>& started = started_[worker];
+    const auto earlier = [](const Started& each, double time) { return each.start < time; };
+    const auto end = std::lower_bound(kept.begin(), kept.end(), until, earlier);
+    const auto begin = std::lower_bound(kept.begin(), end, from, earlier);
+    resumed_[worker] = static_cast<int32_t>(end - kept.begin());
+    started.resize(std::max(started.size(), static_cast<size_t>(end - kept.begin())));
+    for (auto each = begin; each < end; ++each) {
+      const auto index = static_cast<size_t>(each - kept.begin());
+      const Rule& rule = rules_[order[worker][index]];
+      const size_t cell = rule.row + static_cast<size_t>(each->micro_batch);
+      started[index] = *each;
+      end_[cell] = each->start + rule.cost;
+      index_[cell] = static_cast<int32_t>(index);
+    }
+  }
+}
+
+bool Timing::go_on(const Order& order) {
+  return links_into_.empty() ? go_on_as<false>(order) : go_on_as<true>(order);
 }
 
 template <bool kSkips>
-bool Timing::run_as(const Order& order) {
-  std::fill(done_.begin(), done_.end(), 0);
+bool Timing::go_on_as(const Order& order) {
   done_[done_.size() - 2] = std::numeric_limits<int32_t>::max();
-  std::fill(now_.begin(), now_.end(), 0.0);
-  std::fill(next_index_.begin(), next_index_.end(), 0);
+  next_index_ = resumed_;
   std::fill(waits_for_.begin(), waits_for_.end(), -1);
   runnable_.clear();
   for (size_t worker = order.size(); worker-- > 0;) {
     runnable_.push_back(static_cast<int32_t>(worker));
-    start_[worker].resize(order[worker].size());
-    micro_batch_[worker].resize(order[worker].size());
+    started_[worker].resize(order[worker].size());
   }
   const Rule* const rules = rules_.data();
   double* const end = end_.data();
@@ -289,8 +354,7 @@ bool Timing::run_as(const Order& order) {
     runnable_.pop_back();
     const Token* const tokens = order[worker].data();
     const auto size = static_cast<int32_t>(order[worker].size());
-    double* const start = start_[worker].data();
-    int32_t* const micro_batch = micro_batch_[worker].data();
+    Started* const started = started_[worker].data();
     double now = now_[worker];
     int32_t index = next_index_[worker];
     for (; index < size; ++index) {
@@ -308,8 +372,7 @@ bool Timing::run_as(const Order& order) {
                             kind == ActionKind::kForward, now);
         }
       }
-      start[index] = now;
-      micro_batch[index] = i;
+      started[index] = {now, i};
       now += rule.cost;
       end[rule.row + static_cast<size_t>(i)] = now;
       index_of[rule.row + static_cast<size_t>(i)] = index;
@@ -351,14 +414,14 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
   --index;
   while (true) {
     path->push_back({static_cast<int32_t>(worker), static_cast<int32_t>(index)});
-    const double start = start_[worker][index];
+    const double start = started_[worker][index].start;
     const Token each = order[worker][index];
     const auto stage = static_cast<size_t>(stage_of(each));
     if (index > 0) {
       // The worker had nothing to wait for if the action before it ends at its start.
       const Token before = order[worker][index - 1];
       const double end =
-          start_[worker][index - 1] +
+          started_[worker][index - 1].start +
           workload_
               .cost[static_cast<size_t>(stage_of(before))][static_cast<size_t>(kind_of(before))];
       if (end >= start || kind_of(each) == ActionKind::kWeightGradient) {
@@ -368,7 +431,7 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     }
     const bool forward = kind_of(each) == ActionKind::kForward;
     if (forward ? stage == 0 : stage + 1 == static_cast<size_t>(workload_.stages)) return;
-    const auto i = static_cast<size_t>(micro_batch_[worker][index]);
+    const auto i = static_cast<size_t>(started_[worker][index].micro_batch);
     size_t other = forward ? stage - 1 : stage + 1;
     if (!links_into_.empty()) {
       // The skip that arrives last, if that is when it begins.

@@ -89,6 +89,12 @@ class Timing {
   // transfer between the workers of links()[link] takes `extra` longer.
   bool run(const Order& order, int32_t link = -1, double extra = 0.0);
 
+  // rerun() begins with the last run, which came to its end and had no slower link.
+  void keep();
+  // As run(order), which is the kept run's order but for the list of `worker` from `index` on: what
+  // began before is not run again. It counts as if it were.
+  bool rerun(const Order& order, size_t worker, size_t index);
+
   // Of the last run that came to its end.
   double makespan() const { return makespan_; }
   // The mean over the workers of the time at which they end.
@@ -131,9 +137,11 @@ class Timing {
   std::vector<double> end_;
   std::vector<int32_t> index_;
   size_t gradients_ = 0;  // where the latter begin
-  // Per worker and action.
-  std::vector<std::vector<double>> start_;
-  std::vector<std::vector<int32_t>> micro_batch_;
+  struct Started {
+    double start;
+    int32_t micro_batch;
+  };
+  std::vector<std::vector<Started>> started_;  // per worker and action
   std::vector<double> now_;
   std::vector<int32_t> next_index_;
   std::vector<int32_t> done_;
@@ -144,9 +152,17 @@ class Timing {
   // Of the last run.
   int32_t link_ = -1;
   double extra_ = 0.0;
+  // Of the kept run. What began in it before same_until_ stands in started_, end_ and index_, too.
+  std::vector<std::vector<Started>> kept_;
+  std::vector<double> kept_now_;
+  double same_until_ = 0.0;
+  std::vector<int32_t> resumed_;  // per worker: the first action that the last run has run
 
+  // From next_index_ on, where done_ and now_ are those of what is before.
+  bool go_on(const Order& order);
   template <bool kSkips>
-  bool run_as(const Order& order);
+  bool go_on_as(const Order& order);
+  void restore(const Order& order, double from, double until);
   void slow_down(int32_t link, double extra);
   double arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const;
   double after_skips(size_t stage, size_t i, bool forward, double now) const;

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <random>
 
+#include "gpipe/schedule/anneal.h"
 #include "gpipe/schedule/generators.h"
 
 namespace gpipe::internal {
@@ -88,6 +91,83 @@ TEST(Timings, AnOrderThatWaitsForEverDoesNotRun) {
   Timing timing(workload);
   EXPECT_FALSE(timing.run(to_order(Schedule::from_text(
       "stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1"))));
+}
+
+// Changes of one worker's list, kept or not, as annealing tries them: a run from the change on is a
+// whole run, to the last bit, also where it waits for ever.
+TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
+  std::mt19937 random(7);
+  const auto below = [&](size_t count) { return static_cast<size_t>(random()) % count; };
+  int ended = 0;
+  int waited = 0;
+  for (const Schedule& schedule :
+       {Schedule::one_f_one_b(4, 7), interleaved(3, 2, 7), zero_bubble_interleaved(3, 2, 6),
+        dualpipe_v(3, 7), zb_v(3, 5), zb_h1(1, 3)}) {
+    for (const bool skips : {false, true}) {
+      Workload workload = Workload::uniform(schedule.placement(), schedule.micro_batches(),
+                                            {1.0, 1.7, 1.1, 0.7}, 0.3, kNone);
+      workload.cost[0][static_cast<size_t>(ActionKind::kWeightGradient)] = 0.0;
+      if (skips && workload.stages > 2) workload.add_skip(0, workload.stages - 1, 5.0, 4.0);
+      Order order = to_order(schedule);
+      Timing timing(workload);
+      ASSERT_TRUE(timing.run(order));
+      timing.keep();
+      for (int change = 0; change < 1000; ++change) {
+        const size_t worker = below(order.size());
+        const WorkerOrder before = order[worker];
+        WorkerOrder& tokens = order[worker];
+        const size_t from = below(tokens.size());
+        const size_t to = below(tokens.size());
+        std::swap(tokens[from], tokens[to]);
+        if (change % 7 == 0) {
+          // A whole backward becomes halves.
+          const size_t at = below(tokens.size());
+          if (kind_of(tokens[at]) == ActionKind::kBackward) {
+            const int32_t stage = stage_of(tokens[at]);
+            tokens[at] = token(ActionKind::kInputGradient, stage);
+            tokens.push_back(token(ActionKind::kWeightGradient, stage));
+          }
+        }
+        if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens)) {
+          tokens = before;
+          continue;
+        }
+        const auto first =
+            std::mismatch(tokens.begin(), tokens.end(), before.begin(), before.end()).first;
+        Timing whole(workload);
+        const int64_t actions = timing.actions();
+        const bool ends = whole.run(order);
+        ASSERT_EQ(timing.rerun(order, worker, static_cast<size_t>(first - tokens.begin())), ends);
+        EXPECT_EQ(timing.actions() - actions, whole.actions());
+        ++(ends ? ended : waited);
+        if (!ends) {
+          tokens = before;
+          continue;
+        }
+        ASSERT_EQ(timing.makespan(), whole.makespan());
+        ASSERT_EQ(timing.mean_end(), whole.mean_end());
+        std::vector<Timing::Place> path;
+        std::vector<Timing::Place> whole_path;
+        timing.critical_path(order, &path);
+        whole.critical_path(order, &whole_path);
+        ASSERT_EQ(path.size(), whole_path.size());
+        for (size_t k = 0; k < path.size(); ++k) {
+          ASSERT_EQ(path[k].worker, whole_path[k].worker);
+          ASSERT_EQ(path[k].index, whole_path[k].index);
+        }
+        // Others may use the timing in between.
+        if (change % 5 == 0 && !timing.links().empty()) timing.run(order, 0, 2.0);
+        if (change % 3 == 0) {
+          tokens = before;
+          continue;
+        }
+        if (change % 5 == 0) timing.run(order);
+        timing.keep();
+      }
+    }
+  }
+  EXPECT_GT(ended, 1000);
+  EXPECT_GT(waited, 500);
 }
 
 // No order is faster than the bound, and some reach it.
