@@ -37,8 +37,9 @@ timed() {
   return "${code}"
 }
 
-# Bazel's cache of object files, which outlives the clone. Bazel renews the date of what it uses. CI has one of its own:
-# that of a person may hold what only a toolkit's headers let compile.
+# Bazel's cache of object files, which outlives the clone. Of a file's dates Debian's Bazel renews none when it uses one;
+# the system notes at least once a day that it was read. CI has one of its own: that of a person may hold what only a
+# toolkit's headers let compile.
 flags=(--config=ci)
 : "${GPIPE_CI_CACHE:=${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}}"
 export GPIPE_CI_CACHE
@@ -47,7 +48,7 @@ cache="${GPIPE_CI_CACHE}/ci-objects"
 [[ ! -d ${GPIPE_CI_CACHE}/bare ]] || export GPIPE_CACHE="${GPIPE_CI_CACHE}/bare"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
-  find "${cache}" -type f -mtime +30 -delete
+  find "${cache}" -type f -mtime +30 -atime +30 -delete
 else
   cache=""
 fi
@@ -55,8 +56,8 @@ fi
 # free_gib FOLDER: whole GiB that are free where it is.
 free_gib() { df --output=avail --block-size=1G "$1" | awk 'NR == 2 { print $1 }'; }
 
-# make_room GIB: until so much is free, deletes kept objects and results that no run of the last day has used, the oldest
-# first.
+# make_room GIB: until so much is free, deletes kept objects and results that no run of the last two days has used, the
+# oldest first.
 make_room() {
   local folder size file folders=()
   for folder in "${GPIPE_CI_CACHE}/ci-objects" "${GPIPE_CI_CACHE}/bare/ci-objects"; do
@@ -64,7 +65,7 @@ make_room() {
   done
   [[ ${#folders[@]} -gt 0 ]] || return 0
   local missing=$(($1 * 1024 * 1024 - $(df --output=avail --block-size=1K "${GPIPE_CI_CACHE}" | awk 'NR == 2 { print $1 }')))
-  find "${folders[@]}" -type f -mtime +0 -printf '%T@ %k %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size file; do
+  find "${folders[@]}" -type f -mtime +1 -atime +1 -printf '%A@ %k %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size file; do
     [[ ${missing} -gt 0 ]] || break
     printf '%s\0' "${file}"
     missing=$((missing - size))
@@ -157,19 +158,38 @@ tools/ci/count_tests.py failed}")
   note "${name}: ${programs} programs with ${cases} cases were not run again: they have passed before on this machine, as they are (GPIPE_CI_ALL=1 runs all)"
 }
 
+# Interrupts the process whose number is in ${scratch}/test when less than ${least_gib} GiB of disk are free; 0: never.
+least_gib=0
+watch_disk() {
+  while [[ ${least_gib} -gt 0 ]] && sleep 1; do
+    [[ "$(free_gib "${ci_root}")" -lt ${least_gib} ]] || continue
+    touch "${scratch}/full"
+    kill -INT "$(<"${scratch}/test")"
+    return
+  done
+}
+
 bazel_test() { # FOLDER ARGUMENTS...
-  (cd "$1" && timeout --signal=INT --kill-after=60 "${seconds}" "${bazel}" test "${flags[@]}" "${cached_results[@]}" \
-    --build_event_json_file="${scratch}/events" "${@:2}")
+  local watch code
+  watch_disk &
+  watch=$!
+  # shellcheck disable=SC2016 # expanded by that shell
+  (cd "$1" && exec bash -c 'echo $$ >"$0"; exec "$@"' "${scratch}/test" timeout --signal=INT --kill-after=60 "${seconds}" \
+    "${bazel}" test "${flags[@]}" "${cached_results[@]}" --build_event_json_file="${scratch}/events" "${@:2}")
+  code=$?
+  kill "${watch}" 2>/dev/null
+  return "${code}"
 }
 
 # tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
-# is stopped: what has not been run by then is neither passed nor failed, and a NOTE says so.
+# is stopped, and so it is when less than ${least_gib} GiB of disk are free: what has not been run by then is neither passed
+# nor failed, and a NOTE says so.
 seconds=100000
 tests() {
   local name="$1" folder="$2" code begin stopped=""
   shift 2
   say "${name}: bazel test $*"
-  rm -f "${scratch}/events"
+  rm -f "${scratch}/events" "${scratch}/full"
   begin="$(elapsed)"
   timed "${name}" bazel_test "${folder}" "$@"
   code=$?
@@ -177,6 +197,9 @@ tests() {
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
     note "${name}: stopped for lack of time: not all was run"
+  elif [[ -e ${scratch}/full ]]; then
+    stopped=--stopped
+    note "${name}: stopped for lack of disk: not all was run"
   fi
   count_events "${name}" "${code}" ${stopped:+"${stopped}"}
 }

@@ -22,6 +22,7 @@ cat >"${root}/clone/tools/bazel" <<END
 echo "bazel \$*"
 [[ \$1 != help || -z "\${OLD:-}" ]] || echo "  --[no]incompatible_exclusive_test_sandboxed (a boolean; default: false)"
 [[ \$1 == test ]] || exit 0
+[[ -z "\${LONG:-}" ]] || { trap 'printf "" >"\${events}"; exit 8' INT; for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done; while :; do sleep 0.1; done; }
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
 printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", %s "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' "\${KEPT:-}" >"\${events}"
 printf '{"id": {"targetConfigured": {"label": "//g"}}, "configured": {"targetKind": "cc_test rule", "tag": ["requires-gpu-nvidia"]}}\n' >>"\${events}"
@@ -113,15 +114,24 @@ on_disk() { # NAME LEFT COMMANDS
   while read -r days file; do
     head --bytes=1M /dev/zero >"${GPIPE_CACHE}/${file}"
     touch --date="${days} days ago" "${GPIPE_CACHE}/${file}"
-  done <<<$'9 ci-objects/a\n6 bare/ci-objects/b 2\n3 ci-objects/c\n0 ci-objects/d\n9 libtorch/e'
+  done <<<$'9 ci-objects/a\n6 bare/ci-objects/b 2\n3 ci-objects/c\n1 ci-objects/d\n9 libtorch/e'
   PATH="${root}/disk:${PATH}" try "$1" 0 "1 passed, 0 failed" "left: $2;" \
     <<<"check a true; $3; echo \"left: \$(find ${GPIPE_CACHE} -type f -printf '%f\n' | sort | tr '\n' ' ');\""
 }
+# Written long ago, read today.
+reads="touch --no-create --time=atime '${GPIPE_CACHE}/ci-objects/a'"
 on_disk "there is room" "a b 2 c d e " "make_room 0"
 on_disk "the oldest go" "c d e " "make_room 1"
-on_disk "what the last day used stays, and what nobody else has" "d e " "make_room 5"
+on_disk "what the last days used stays, and what nobody else has" "d e " "make_room 5"
+on_disk "what was read lately stays" "a d e " "${reads}; make_room 5"
 # shellcheck disable=SC2016 # expanded by that script
 PATH="${root}/disk:${PATH}" try "free GiB" 0 "1 passed, 0 failed" "free: 0;" <<<'check "a" true; echo "free: $(free_gib .);"'
+
+LONG=1 PATH="${root}/disk:${PATH}" try "stopped before the disk is full" 0 "1 passed, 0 failed" \
+  "NOTE: t: stopped for lack of disk: not all was run" <<<'check "a" true; least_gib=1; tests "t" . //...'
+LONG=1 try "stopped when its time is over" 0 "1 passed, 0 failed" \
+  "NOTE: t: stopped for lack of time: not all was run" <<<'check "a" true; seconds=1; tests "t" . //...'
+PATH="${root}/disk:${PATH}" try "a full disk is none of the watch's business" 0 "2 passed, 0 failed" <<<'tests "t" . //...'
 
 script good 'echo "7 passed, 0 failed"'
 script bad 'echo "FAILED: Build did NOT complete"' 'echo "=== [1m02s] done"' 'echo "FAILED: a test"' 'echo "5 passed, 2 failed"' 'exit 1'
