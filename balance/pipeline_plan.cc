@@ -208,7 +208,7 @@ std::string plan_to_text(const PipelinePlan& plan) {
   text += "checkpoints" +
           joined(plan.checkpoints, [](Checkpoint mode) { return std::string(to_text(mode)); }) +
           "\n";
-  line("schedule", plan.schedule_name);
+  line("schedule", one_line(plan.schedule_name));
   line("step", text_of(plan.step));
   line("lower_bound", text_of(plan.lower_bound));
   for (size_t d = 0; d < plan.devices.size(); ++d) {

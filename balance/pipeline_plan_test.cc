@@ -56,6 +56,12 @@ TEST(PipelinePlan, TextAndJsonKeepEveryBit) {
   EXPECT_EQ(plan.placement(), Placement::v_shape(2));
 }
 
+TEST(PipelinePlan, ANameOfSeveralLinesIsOneInTheText) {
+  PipelinePlan plan = sample();
+  plan.schedule_name = "mine\nstep 0";
+  EXPECT_EQ(plan_from_text(plan_to_text(plan), "p").schedule_name, "mine step 0");
+}
+
 TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
   const std::vector<std::function<void(PipelinePlan&)>> changes = {
       [](PipelinePlan& plan) { plan.model += "x"; },

@@ -25,6 +25,21 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+// Two digits behind the point; of small numbers three in all: costs may be in seconds.
+std::string amount(double value) {
+  if (value == 0.0 || std::abs(value) >= 0.1) return fixed(value, 2);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+// For programs: as many digits as a decimal number keeps.
+std::string exact(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.15g", value);
+  return text;
+}
+
 // What a search for this placement is told.
 SearchOptions options_for(const ComparisonOptions& options, const Placement& placement) {
   const double v = static_cast<double>(placement.stages()) / static_cast<double>(options.workers);
@@ -129,7 +144,7 @@ std::string nothing_fits(const std::vector<ComparisonRow>& rows) {
                                       [](const auto& a, const auto& b) { return a.peak < b.peak; });
   // One micro-batch of all of a worker's layers is what a search finds an order for.
   return "none of these schedules fits; give 1, with which a search finds one, or " +
-         fixed(least->peak, 2) + " for " + least->name;
+         amount(least->peak) + " for " + least->name;
 }
 
 std::string to_text(const std::vector<ComparisonRow>& rows) {
@@ -146,10 +161,10 @@ std::string to_text(const std::vector<ComparisonRow>& rows) {
                      right("peak", 9) + right("splits", 9) + right("transfers", 11) +
                      right("slack", 9) + "\n";
   for (const ComparisonRow& row : rows) {
-    text += left(row.name) + right(fixed(row.makespan, 2), 12) +
-            right(fixed(100.0 * row.bubble, 1) + " %", 10) + right(fixed(row.peak, 2), 9) +
+    text += left(row.name) + right(amount(row.makespan), 12) +
+            right(fixed(100.0 * row.bubble, 1) + " %", 10) + right(amount(row.peak), 9) +
             right(std::to_string(row.splits), 9) + right(std::to_string(row.transfers), 11) +
-            right(std::isfinite(row.slack) ? fixed(row.slack, 2) : "-", 9) +
+            right(std::isfinite(row.slack) ? amount(row.slack) : "-", 9) +
             (row.fits ? "" : "  does not fit") + "\n";
   }
   return text;
@@ -162,11 +177,11 @@ std::string to_json(const std::vector<ComparisonRow>& rows) {
     std::string escaped;
     for (const char c : table) escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
     text += (text.size() > 1 ? ",\n" : "\n");
-    text += "  {\"name\": \"" + row.name + "\", \"makespan\": " + fixed(row.makespan, 6) +
-            ", \"bubble\": " + fixed(row.bubble, 6) + ", \"peak\": " + fixed(row.peak, 6) +
+    text += "  {\"name\": \"" + row.name + "\", \"makespan\": " + exact(row.makespan) +
+            ", \"bubble\": " + exact(row.bubble) + ", \"peak\": " + exact(row.peak) +
             ", \"splits\": " + std::to_string(row.splits) +
             ", \"transfers\": " + std::to_string(row.transfers) +
-            ", \"slack\": " + (std::isfinite(row.slack) ? fixed(row.slack, 6) : "null") +
+            ", \"slack\": " + (std::isfinite(row.slack) ? exact(row.slack) : "null") +
             ", \"fits\": " + (row.fits ? "true" : "false") + ", \"schedule\": \"" + escaped + "\"}";
   }
   return text + "\n]\n";
@@ -189,7 +204,7 @@ std::string to_svg(const std::vector<ComparisonRow>& rows, double transfer) {
   double y = 0.0;
   for (const ComparisonRow& row : rows) {
     svg += "<text x=\"10\" y=\"" + fixed(y + 16, 1) + "\">" + row.name + ": makespan " +
-           fixed(row.makespan, 2) + ", peak " + fixed(row.peak, 2) +
+           amount(row.makespan) + ", peak " + amount(row.peak) +
            (row.fits ? "" : ", does not fit") + "</text>\n";
     y += kTitle;
     const Simulation run = simulate(

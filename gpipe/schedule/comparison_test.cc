@@ -49,8 +49,20 @@ TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
   EXPECT_THAT(text, HasSubstr("schedule"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
   EXPECT_EQ(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')), rows.size() + 1);
-  EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 24.000000"));
+  EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 24, "));
   EXPECT_THAT(to_svg(rows, 0.0), HasSubstr("<title>F0.0</title>"));
+}
+
+TEST(Comparison, CostsMayBeSmallNumbers) {
+  ComparisonOptions options;
+  options.workers = 2;
+  options.micro_batches = 3;
+  options.budget = 0;
+  options.worker_cost = {1.25e-7, 2.5e-7, 1.25e-7, 1.25e-7};
+  const std::vector<ComparisonRow> rows = compare(options);
+  EXPECT_DOUBLE_EQ(row(rows, "1f1b").makespan, 1.5e-6);
+  EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 1.5e-06, "));
+  EXPECT_THAT(to_text(rows), HasSubstr("     1.5e-06 "));
 }
 
 TEST(Comparison, WrongOptions) {
