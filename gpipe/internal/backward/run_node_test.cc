@@ -25,6 +25,15 @@ TEST(ValidateGradients, LeavesWhatFitsAndConvertsWhatDoesNot) {
   EXPECT_FALSE(gradients[3].defined());
 }
 
+// As a master gradient of a parameter in bfloat16.
+TEST(ValidateGradients, GivesALeafTheDtypeThatItWantsForItsGradient) {
+  const at::Tensor leaf = torch::ones({2, 3}).requires_grad_();
+  leaf.set_grad_dtype(torch::kDouble);
+  variable_list gradients = {torch::ones({2, 3})};
+  validate_gradients(roots_of({leaf}), gradients, nullptr);
+  EXPECT_EQ(gradients[0].scalar_type(), torch::kDouble);
+}
+
 TEST(ValidateGradients, RefusesOtherShapesAndCounts) {
   const at::Tensor y = torch::randn({2, 3}).requires_grad_() * 2;
   variable_list other_shape = {torch::ones({2})};

@@ -176,5 +176,28 @@ TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
   expect_block_kept(true, new_stream(), new_stream());
 }
 
+// Its owner drops it where it was made, while the copy still waits for the stream that it is for.
+TEST_F(TransferStream, WhatIsCopiedIntoIsNotReusedBeforeTheCopy) {
+  constexpr int64_t kSize = 1 << 22;
+  const at::Tensor source = torch::ones({kSize});
+  Transfers transfers;
+  const c10::Stream making = new_stream();
+  const StreamScope scope(making);
+  at::Tensor target = torch::empty({kSize}, device());
+  const void* const block = target.storage().data();
+  // The first pinned memory may wait for the device.
+  transfers.copy_into(torch::empty({kSize}, device()), source);
+  making.synchronize();
+  std::shared_ptr<void> busy;
+  {
+    const StreamScope reading(new_stream());
+    busy = testing::hold_stream(device());
+    transfers.copy_into(target, source);
+  }
+  target = at::Tensor();
+  const at::Tensor while_busy = torch::empty({kSize}, device());
+  EXPECT_NE(while_busy.storage().data(), block);
+}
+
 }  // namespace
 }  // namespace gpipe::internal

@@ -5,6 +5,9 @@
 #include <ATen/ops/mse_loss.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function.h>
@@ -498,11 +501,12 @@ TEST_F(GraphChanges, AttentionWithDropout) {
   }
 }
 
+struct Twice : nn::Module {
+  at::Tensor scale = register_parameter("scale", torch::rand({6}));
+  at::Tensor forward(const at::Tensor& x) { return x * scale + scale; }
+};
+
 TEST_F(GraphChanges, AParameterUsedTwice) {
-  struct Twice : nn::Module {
-    at::Tensor scale = register_parameter("scale", torch::rand({6}));
-    at::Tensor forward(const at::Tensor& x) { return x * scale + scale; }
-  };
   for (const bool one_device : {false, true}) {
     EXPECT_THAT(graphs_of(expect_same_training([&] {
                   testing::manual_seed(1);
@@ -514,6 +518,88 @@ TEST_F(GraphChanges, AParameterUsedTwice) {
                 })),
                 kReplayed);
   }
+}
+
+// The loss's own term comes first in the gradient's sum, so those of the layers must not be added
+// up apart from it.
+TEST_F(GraphChanges, AParameterUsedTwiceAndByTheLoss) {
+  for (Checkpoint mode : kModes) {
+    EXPECT_THAT(graphs_of(expect_same_training([&] {
+                  testing::manual_seed(1);
+                  const auto twice = std::make_shared<Twice>();
+                  GraphTraining t =
+                      simple(nn::Sequential(nn::Linear(6, 6), nn::Tanh(), twice), {2, 1}, 4, mode);
+                  t.loss = [twice](const Tensors& o, const Tensors& y) {
+                    return at::mse_loss(o.at(0), y.at(0)) + twice->scale.pow(3).sum() * 0.01;
+                  };
+                  t.steps = 6;
+                  return t;
+                })),
+                last_left_alone("it cannot be recorded: the parameter '2.scale' is used several "
+                                "times in the stage that computes the loss"));
+  }
+}
+
+struct Normed : nn::Module {
+  explicit Normed(const nn::BatchNorm1d& norm) : norm(register_module("norm", norm)) {}
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(x); }
+  nn::BatchNorm1d norm;
+};
+
+// Their updates wait in a log until the run is over. A replay would write nothing there.
+TEST_F(GraphChanges, RunningStatisticsOfTwoStages) {
+  const std::string reason =
+      "left alone: it cannot be recorded: several stages share running statistics";
+  EXPECT_THAT(graphs_of(expect_same_training([] {
+                testing::manual_seed(1);
+                const nn::BatchNorm1d norm(nn::BatchNormOptions(6).affine(false));
+                GraphTraining t =
+                    simple(nn::Sequential(nn::Linear(6, 6), Normed(norm), nn::Tanh(), Normed(norm)),
+                           {2, 2}, 4);
+                t.options.devices({device(0), device(0)});
+                t.steps = 6;
+                return t;
+              })),
+              ::testing::ElementsAre(reason, reason));
+}
+
+// Two forwards on streams that nobody orders, and their backwards, each on the stream of its own:
+// what these replay shares memory.
+TEST_F(GraphChanges, BackwardsOnStreamsOfTheirOwn) {
+  std::vector<std::string> use;
+  const auto run = [&use](bool graphs) {
+    testing::manual_seed(1);
+    nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
+    // Whoever accumulates their gradients orders the streams.
+    for (at::Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
+    GPipe pipe(model, options_for({3}, 1, Checkpoint::kNever).graphs(graphs));
+    const c10::impl::VirtualGuardImpl impl(device(0).type());
+    const c10::Stream streams[] = {impl.getStreamFromGlobalPool(device(0)),
+                                   impl.getStreamFromGlobalPool(device(0))};
+    testing::manual_seed(3);
+    Trace trace;
+    for (int64_t k = 0; k < 6; ++k) {
+      at::Tensor inputs[2];
+      at::Tensor outputs[2];
+      for (int n : {0, 1}) {
+        const c10::StreamGuard guard(streams[n]);
+        inputs[n] = testing::copy_on(device(0), torch::randn({8, 6})).requires_grad_();
+        outputs[n] = pipe->forward(inputs[n]).sum();
+      }
+      for (int n : {0, 1}) {
+        const c10::StreamGuard guard(streams[n]);
+        outputs[n].backward();
+      }
+      for (int n : {0, 1}) {
+        const c10::StreamGuard guard(streams[n]);
+        trace.push_back(on_host(inputs[n].grad()));
+      }
+    }
+    if (graphs) use = graphs_of(pipe->graph_use());
+    return trace;
+  };
+  expect_same(run(true), run(false));
+  EXPECT_THAT(use, ::testing::ElementsAre("replayed"));
 }
 
 // A generator of the layer's own.
