@@ -3,9 +3,11 @@
 #include "gpipe/internal/graphs/device_graph.h"
 
 #include <ATen/Context.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -95,15 +97,17 @@ TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
   EXPECT_THAT(on_host(y), EqualsBitwise((torch::arange(4) + 10) * 2.f + 1));
 }
 
+// Whether other threads may record, and change default generators.
+bool others_may() {
+  bool may = false;
+  std::thread([&] {
+    may = default_generators_mutex().try_lock();
+    if (may) default_generators_mutex().unlock();
+  }).join();
+  return may;
+}
+
 TEST_F(DeviceGraphs, NobodyElseChangesDefaultGeneratorsMeanwhile) {
-  const auto others_may = [] {
-    bool may = false;
-    std::thread([&] {
-      may = default_generators_mutex().try_lock();
-      if (may) default_generators_mutex().unlock();
-    }).join();
-    return may;
-  };
   bool during = true;
   (void)record([&] { during = others_may(); });
   EXPECT_FALSE(during);
@@ -333,6 +337,33 @@ TEST_F(DeviceGraphs, ARecordingThatFailsWritesNothingAfterwards) {
     (void)on_host(x);  // until all is written
   }
   for (const at::Tensor& tensor : taken) EXPECT_EQ(on_host(tensor).item<float>(), 7);
+}
+
+// Sees this thread free device memory.
+struct FreesSeen : c10::MemoryReportingInfoBase {
+  explicit FreesSeen(std::function<void()> at_each) : at_each(std::move(at_each)) {}
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device where) override {
+    if (size < 0 && where == device()) at_each();
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  std::function<void()> at_each;
+};
+
+// A recording reads the generators' lists of graphs, and a graph that goes leaves them. The moment
+// shows where a generator's last graph goes: the memory of its seeds goes with it.
+TEST_F(DeviceGraphs, AGraphLeavesItsGeneratorsWhileNobodyRecords) {
+  if (!device().is_cuda()) GTEST_SKIP() << "of LibTorch's generators for CUDA";
+  RecordedDraw draw;
+  auto graph = record(std::ref(draw), {draw.generator});
+  std::vector<bool> others_may_record;
+  {
+    const c10::DebugInfoGuard guard(
+        c10::DebugInfoKind::PROFILER_STATE,
+        std::make_shared<FreesSeen>([&] { others_may_record.push_back(others_may()); }));
+    graph.reset();
+  }
+  EXPECT_FALSE(others_may_record.empty());
+  for (const bool may : others_may_record) EXPECT_FALSE(may);
 }
 
 // The last resort: StageGraphs refuses what waits before it is launched.
