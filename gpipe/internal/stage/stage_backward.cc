@@ -197,6 +197,7 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
 }
 
 void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
+  gradients.resize(boundary_.ports.inputs.size());  // without a graph there are none
   for (const size_t number : boundary_.ports.ties_in) {
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
     at::Tensor sum;
@@ -231,9 +232,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
     // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
     // useless.
-    if (!any_defined(gradients)) {
-      if (cell.recompute) cell.graph = CellGraph();
-    } else if (cell.recompute && !cell.recompute->done) {
+    if (any_defined(gradients) && cell.recompute && !cell.recompute->done) {
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }

@@ -376,6 +376,32 @@ TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
   for (const std::vector<Tensor>& gradients : seen) EXPECT_THAT(gradients, EqualsBitwise(seen[0]));
 }
 
+// Lets no gradient through, but for its weight.
+struct CutLaterImpl : LaterImpl {
+  using LaterImpl::LaterImpl;
+  Tensor forward(const Tensor& x) { return LaterImpl::forward(x.detach()); }
+};
+TORCH_MODULE(CutLater);
+
+// It has the weight, too, and hands on what the stages behind send of its gradient.
+TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
+  for (const Checkpoint mode : kModes) {
+    std::vector<Tensor> seen;
+    for (const std::vector<int64_t>& numbers :
+         {std::vector<int64_t>{0, 0, 0}, std::vector<int64_t>{0, 1, 2}}) {
+      testing::manual_seed(7);
+      const First first;
+      const Later later(first->weight, 1);
+      const CutLater cut(first->weight, 1);
+      GPipe pipe(nn::Sequential(first, later, cut),
+                 GPipeOptions({1, 1, 1}).devices(devices_of(numbers)).chunks(4).checkpoint(mode));
+      pipe->step({rows(pipe)}, {}, square);
+      seen.push_back(on_host(first->weight.grad()));
+    }
+    EXPECT_THAT(seen[1], EqualsBitwise(seen[0])) << to_text(mode);
+  }
+}
+
 // As users' own checkpointing does.
 struct OwnBackwardLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
