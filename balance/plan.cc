@@ -30,6 +30,10 @@ namespace {
 
 // How often the limits are corrected after a plan of the memory.
 constexpr int kMostMemoryPlans = 6;
+// Where nothing fits: of how many others memory is planned, and how exactly it is told what one
+// needs.
+constexpr size_t kMostNearest = 5;
+constexpr int kBisections = 8;
 constexpr size_t kMostOthers = 10;
 
 c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
@@ -53,6 +57,8 @@ class Planner {
                       options.devices());
     TORCH_CHECK_VALUE(options.memory() >= 0, "memory must be at least 0 bytes, got ",
                       options.memory());
+    TORCH_CHECK_VALUE(!sample.empty(),
+                      "the sample has no tensors; give a mini-batch of the model's inputs");
     rows_ = batch_size(sample, "sample tensor", options.shared_inputs());
     TORCH_CHECK_VALUE(rows_ > 0, "the sample has no rows; give a mini-batch of the model's inputs");
     on_meta_ = device_of(model, sample).is_meta();
@@ -67,24 +73,35 @@ class Planner {
 
   PlanReport run() {
     std::vector<int64_t> limits = problem_.limits;  // as given
-    std::optional<std::vector<int64_t>> nearest;    // what the devices need
-    PlanCandidate nearest_candidate;
+    std::optional<Nearest> nearest;
+    const auto consider = [&](const PlanCandidate& candidate, const Memory& memory) {
+      Nearest needs = least_for(candidate, memory);
+      if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
+    };
     for (int k = 0; k < kMostMemoryPlans; ++k) {
       tell("searching");
       PlanSearch search = search_plan(problem_);
       // The profile may be wrong about what exceeds a little, so the first is planned anyhow.
       if (!search.best.fits() && (k > 0 || !memory_model_)) {
-        if (!nearest) {
-          nearest = search.best.memory;
-          nearest_candidate = search.best;
-        }
+        if (!nearest) consider(search.best, memory_of_profile(search.best));
         break;
       }
       Memory memory = memory_of(search.best);
       if (fits(memory)) return report(std::move(search), memory);
-      if (!nearest || most(memory.needed) < most(*nearest)) {
-        nearest = memory.needed;
-        nearest_candidate = search.best;
+      consider(search.best, memory);
+      if (!search.best.fits()) {
+        // What is nearest by the profile need not be when memory is planned.
+        for (size_t other = 0; other < std::min(kMostNearest, search.others.size()); ++other) {
+          memory = memory_of(search.others[other]);
+          if (fits(memory)) {
+            search.best = search.others[other];
+            search.others.clear();
+            search.alternatives.clear();  // they are to what was nearest by the profile
+            return report(std::move(search), memory);
+          }
+          consider(search.others[other], memory);
+        }
+        break;
       }
       for (size_t d = 0; d < limits.size(); ++d) {
         const int64_t over = memory.needed[d] - search.best.memory[d];
@@ -93,7 +110,7 @@ class Planner {
         }
       }
     }
-    nothing_fits(nearest_candidate, *nearest);
+    nothing_fits(*nearest);
   }
 
  private:
@@ -103,6 +120,13 @@ class Planner {
     std::vector<int64_t> reserved;  // -1: not planned
     std::vector<int64_t> needed;    // what must be there
     std::optional<MemoryPlan> plan;
+  };
+
+  // What a candidate that does not fit would need.
+  struct Nearest {
+    PlanCandidate candidate;
+    int64_t device = 0;  // that needs most
+    int64_t bytes = 0;
   };
 
   void tell(const std::string& note) const {
@@ -179,12 +203,16 @@ class Planner {
                        .after_each_layer([&] { tell(note); }));
   }
 
-  Memory memory_of(const PlanCandidate& candidate) {
+  static Memory memory_of_profile(const PlanCandidate& candidate) {
     Memory memory;
+    memory.live = memory.needed = candidate.memory;
+    memory.reserved.assign(candidate.memory.size(), -1);
+    return memory;
+  }
+
+  Memory memory_of(const PlanCandidate& candidate) {
+    Memory memory = memory_of_profile(candidate);
     const size_t devices = candidate.memory.size();
-    memory.live = candidate.memory;
-    memory.reserved.assign(devices, -1);
-    memory.needed = memory.live;
     if (!memory_model_) return memory;
     ++memory_plans_;
     const std::string note = absl::StrCat("planning memory, plan ", memory_plans_);
@@ -216,6 +244,29 @@ class Planner {
     return memory;
   }
 
+  // An allocator that runs out gives back what it has cached, so with less than it would reserve
+  // everything may run, too.
+  Nearest least_for(const PlanCandidate& candidate, const Memory& memory) const {
+    Nearest nearest;
+    nearest.candidate = candidate;
+    const auto worst = std::max_element(memory.needed.begin(), memory.needed.end());
+    nearest.device = worst - memory.needed.begin();
+    nearest.bytes = *worst;
+    if (!memory.plan || options_.device_type() == c10::kCPU) return nearest;
+    int64_t too_little = most(memory.live) - 1;
+    for (int k = 0; k < kBisections && nearest.bytes - too_little > 1; ++k) {
+      const int64_t capacity = too_little + (nearest.bytes - too_little) / 2;
+      const std::vector<int64_t> reserved = peak_reserved(memory.plan->trace, capacity);
+      if (*std::min_element(reserved.begin(), reserved.end()) < 0) {
+        too_little = capacity;
+        continue;
+      }
+      nearest.device = std::max_element(reserved.begin(), reserved.end()) - reserved.begin();
+      nearest.bytes = most(reserved);
+    }
+    return nearest;
+  }
+
   bool fits(const Memory& memory) const {
     return options_.memory() == 0 || most(memory.needed) <= options_.memory();
   }
@@ -235,15 +286,13 @@ class Planner {
                          [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
   }
 
-  [[noreturn]] void nothing_fits(const PlanCandidate& candidate,
-                                 const std::vector<int64_t>& needed) const {
-    const auto worst = std::max_element(needed.begin(), needed.end()) - needed.begin();
-    TORCH_CHECK_VALUE(
-        false, "nothing that may be chosen fits into ", text::counted(options_.devices(), "device"),
-        " of ", bytes_text(options_.memory()), ": the nearest (", text_of(candidate), ") needs ",
-        bytes_text(needed[static_cast<size_t>(worst)]), " on device ", worst,
-        "; give devices of at least that (", needed[static_cast<size_t>(worst)],
-        " bytes), more devices, fewer rows, or more to choose from");
+  [[noreturn]] void nothing_fits(const Nearest& nearest) const {
+    TORCH_CHECK_VALUE(false, "nothing that may be chosen fits into ",
+                      text::counted(options_.devices(), "device"), " of ",
+                      bytes_text(options_.memory()), ": the nearest (", text_of(nearest.candidate),
+                      ") needs ", bytes_text(nearest.bytes), " on device ", nearest.device,
+                      "; give devices of at least that (", nearest.bytes,
+                      " bytes), more devices, fewer rows, or more to choose from");
   }
 
   PlanReport report(PlanSearch search, const Memory& memory) {

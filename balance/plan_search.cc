@@ -108,7 +108,7 @@ class Search {
     sort();
     result.best = found_.front().second;
     for (size_t k = 1; k < found_.size(); ++k) {
-      if (found_[k].second.fits() && result.best.fits()) {
+      if (found_[k].second.fits() == result.best.fits()) {
         result.others.push_back(found_[k].second);
       }
     }

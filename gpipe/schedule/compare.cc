@@ -1,6 +1,8 @@
 // Compares the known schedules for one pipeline: `bazel run //gpipe/schedule:compare --
 // --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 --transfer=0.1 --memory=16`.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <iostream>
@@ -39,11 +41,13 @@ ABSL_FLAG(std::string, json, "", "Write the table, with the schedules' texts, to
 
 namespace {
 
-// Ctrl-C: what has been found so far is shown.
+// Ctrl-C: what has been found so far is shown, when the schedule that is being made is done.
 volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) {
   interrupted = 1;
   std::signal(SIGINT, SIG_DFL);
+  constexpr char kText[] = "\ncompare: one more schedule, then the table; Ctrl-C again: at once\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
 }
 
 gpipe::internal::ComparisonOptions read_flags() {
@@ -89,8 +93,11 @@ void run(gpipe::internal::ComparisonOptions options) {
   if (absl::GetFlag(FLAGS_draw) && best.schedule.stages() * best.schedule.micro_batches() <=
                                        kMostColumns * best.schedule.workers() / 2) {
     std::cout << "\n"
-              << best.name << ", with every action taking one unit:\n"
+              << best.name << ", with a whole backward twice as wide as all other actions:\n"
               << gpipe::draw(best.schedule, {1, 2, 1, 1});
+  } else if (absl::GetFlag(FLAGS_draw)) {
+    std::cout << "\n"
+              << best.name << " is too large to be drawn here; --svg=FILE draws all of them\n";
   }
   using gpipe::command::write_result;
   write_result(svg, gpipe::internal::to_svg(rows, options.transfer));
@@ -106,7 +113,8 @@ int main(int argc, char** argv) {
   return gpipe::command::run_main(
       argc, argv,
       "Compares the known schedules, and what a search finds, for one pipeline. Best first; what "
-      "does not fit into the memory is marked, and it is an error if nothing does.\n"
+      "does not fit into the memory is marked, and it is an error if nothing does. Ctrl-C ends it "
+      "with what has been compared by then, and exit code 0.\n"
       "  compare --workers=8 --micro_batches=32 --forward=1 --input=1.1 --weight=0.7 "
       "--transfer=0.1 --memory=16 --svg=schedules.svg",
       [] { run(read_flags()); });
