@@ -78,30 +78,43 @@ class Planner {
       Nearest needs = least_for(candidate, memory);
       if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
     };
-    for (int k = 0; k < kMostMemoryPlans; ++k) {
+    bool least = false;  // whether what holds least is looked for
+    for (int round = 0; round < kMostMemoryPlans; ++round) {
       tell("searching");
       PlanSearch search = search_plan(problem_);
-      // The profile may be wrong about what exceeds a little, so the first is planned anyhow.
-      if (!search.best.fits() && (k > 0 || !memory_model_)) {
-        if (!nearest) consider(search.best, memory_of_profile(search.best));
+      if (!search.best.fits() && !memory_model_) {
+        consider(search.best, memory_of_profile(search.best));
         break;
       }
-      Memory memory = memory_of(search.best);
-      if (fits(memory)) return report(std::move(search), memory);
-      consider(search.best, memory);
+      // The profile may be wrong about what exceeds a little, and about what is nearest: where
+      // nothing fits by it, memory is planned for several.
+      std::vector<PlanCandidate> candidates = {search.best};
       if (!search.best.fits()) {
-        // What is nearest by the profile need not be when memory is planned.
-        for (size_t other = 0; other < std::min(kMostNearest, search.others.size()); ++other) {
-          memory = memory_of(search.others[other]);
-          if (fits(memory)) {
-            search.best = search.others[other];
-            search.others.clear();
-            search.alternatives.clear();  // they are to what was nearest by the profile
-            return report(std::move(search), memory);
-          }
-          consider(search.others[other], memory);
+        const size_t others = std::min(kMostNearest, search.others.size());
+        candidates.insert(candidates.end(), search.others.begin(),
+                          search.others.begin() + static_cast<std::ptrdiff_t>(others));
+      }
+      Memory memory;
+      for (size_t k = 0; k < candidates.size(); ++k) {
+        memory = memory_of(candidates[k]);
+        if (!fits(memory)) {
+          consider(candidates[k], memory);
+          continue;
         }
-        break;
+        if (!search.best.fits()) search.others.clear();  // nor do they
+        // They are what is lost by one change of what was nearest, by the profile and within
+        // limits.
+        if (k > 0 || least) search.alternatives.clear();
+        search.best = candidates[k];
+        search.best.excess = 0;
+        return report(std::move(search), memory);
+      }
+      if (!search.best.fits()) {
+        // With less room the search goes on towards less memory, where it may find what fits.
+        if (least) break;
+        least = true;
+        for (size_t d = 0; d < limits.size(); ++d) problem_.limits[d] = limits[d] / 4;
+        continue;
       }
       for (size_t d = 0; d < limits.size(); ++d) {
         const int64_t over = memory.needed[d] - search.best.memory[d];

@@ -239,8 +239,10 @@ std::string bytes_text(int64_t bytes) {
 std::string to_text(const PlanReport& report) {
   return choice_text(report) + "\n" + step_text(report) + "\n" + devices_text(report) +
          "\nThe next best, each with its own cut:\n" + others_text(report) +
-         "\nThe choice with one thing replaced (what has a schedule in brackets has its own "
-         "cut):\n" +
+         (report.alternatives.empty()
+              ? ""
+              : "\nThe choice with one thing replaced (what has a schedule in brackets has its own "
+                "cut):\n") +
          alternatives_text(report) + "\nProof, computed again by other code:\n" +
          proof_text(report) + "\n" +
          paragraph(

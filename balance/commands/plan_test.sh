@@ -75,6 +75,10 @@ needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*
 "$program" "${quick[@]}" --devices=2 --memory="$needed" >"$work/near.log" 2>&1 ||
   fail "$needed bytes do not work: $(cat "$work/near.log")"
 
+# What is nearest by the profile needs 1.28 GiB when its memory is planned; another choice fits.
+"$program" --model=unet:5,64 --devices=2 --memory=1.25GiB >"$work/another.log" 2>&1 ||
+  fail "what fits is not found: $(cat "$work/another.log")"
+
 # A profile whose halves nobody has measured.
 python3 - "$work/old.json" <<'END' || fail "making the profile"
 import json, sys
