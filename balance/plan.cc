@@ -79,7 +79,7 @@ class Planner {
       if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
     };
     bool least = false;  // whether what holds least is looked for
-    for (int round = 0; round < kMostMemoryPlans; ++round) {
+    for (int rounds = 1;; ++rounds) {
       tell("searching");
       PlanSearch search = search_plan(problem_);
       if (!search.best.fits() && !memory_model_) {
@@ -109,11 +109,13 @@ class Planner {
         search.best.excess = 0;
         return report(std::move(search), memory);
       }
-      if (!search.best.fits()) {
+      if (least) break;
+      if (!search.best.fits() || rounds >= kMostMemoryPlans) {
         // With less room the search goes on towards less memory, where it may find what fits.
-        if (least) break;
         least = true;
-        for (size_t d = 0; d < limits.size(); ++d) problem_.limits[d] = limits[d] / 4;
+        for (size_t d = 0; d < limits.size(); ++d) {
+          problem_.limits[d] = std::min(problem_.limits[d], limits[d] / 4);
+        }
         continue;
       }
       for (size_t d = 0; d < limits.size(); ++d) {

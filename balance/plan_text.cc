@@ -137,8 +137,8 @@ std::string devices_text(const PlanReport& report) {
 std::string others_text(const PlanReport& report) {
   if (report.others.empty()) {
     const bool limited = report.plan.devices.front().limit > 0;
-    return limited ? "Nothing else that was examined fits.\n"
-                   : "There is nothing else to choose.\n";
+    return limited ? "No other is known to fit.\n"
+                   : "There was one choice of micro-batches, schedule and stages a device.\n";
   }
   std::string text = absl::StrFormat("%-8s%-16s%-11s%-12s%12s%9s%13s  %s\n", "chunks", "schedule",
                                      "a device", "checkpoint", "step", "", "memory", "balance");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <iostream>
 #include <optional>
@@ -46,8 +47,10 @@ volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) {
   interrupted = 1;
   std::signal(SIGINT, SIG_DFL);
+  const int error = errno;
   constexpr char kText[] = "\ncompare: one more schedule, then the table; Ctrl-C again: at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  errno = error;
 }
 
 gpipe::internal::ComparisonOptions read_flags() {

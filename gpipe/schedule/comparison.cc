@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -33,10 +34,13 @@ std::string amount(double value) {
   return text;
 }
 
-// For programs: as many digits as a decimal number keeps.
+// For programs: as few digits as say which number it is.
 std::string exact(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.15g", value);
+  for (int digits = 15; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof text, "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
   return text;
 }
 

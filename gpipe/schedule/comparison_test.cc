@@ -58,11 +58,16 @@ TEST(Comparison, CostsMayBeSmallNumbers) {
   options.workers = 2;
   options.micro_batches = 3;
   options.budget = 0;
-  options.worker_cost = {1.25e-7, 2.5e-7, 1.25e-7, 1.25e-7};
+  constexpr double kUnit = 1.0 / (1 << 23);
+  options.worker_cost = {kUnit, 2 * kUnit, kUnit, kUnit};
   const std::vector<ComparisonRow> rows = compare(options);
-  EXPECT_DOUBLE_EQ(row(rows, "1f1b").makespan, 1.5e-6);
-  EXPECT_THAT(to_json(rows), HasSubstr("{\"name\": \"1f1b\", \"makespan\": 1.5e-06, "));
-  EXPECT_THAT(to_text(rows), HasSubstr("     1.5e-06 "));
+  EXPECT_EQ(row(rows, "1f1b").makespan, 12 * kUnit);
+  EXPECT_THAT(to_json(rows),
+              HasSubstr("{\"name\": \"1f1b\", \"makespan\": 1.430511474609375e-06, "));
+  EXPECT_THAT(to_text(rows), HasSubstr("    1.43e-06 "));
+  ComparisonRow odd = row(rows, "1f1b");
+  odd.makespan = 0.1 + 0.2;
+  EXPECT_THAT(to_json({odd}), HasSubstr("\"makespan\": 0.30000000000000004, "));
 }
 
 TEST(Comparison, WrongOptions) {

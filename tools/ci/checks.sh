@@ -54,7 +54,8 @@ else
 fi
 
 # free_gib FOLDER: whole GiB that are free where it is.
-free_gib() { df --output=avail --block-size=1G "$1" | awk 'NR == 2 { print $1 }'; }
+free_gib() { free_kib "$1" | awk '{ print int($1 / 1048576) }'; }
+free_kib() { df --output=avail --block-size=1K "$1" | awk 'NR == 2 { print $1 }'; }
 
 # make_room GIB: until so much is free, deletes kept objects and results that no run of the last two days has used, the
 # oldest first.
@@ -64,7 +65,10 @@ make_room() {
     [[ ! -d ${folder} ]] || folders+=("${folder}")
   done
   [[ ${#folders[@]} -gt 0 ]] || return 0
-  local missing=$(($1 * 1024 * 1024 - $(df --output=avail --block-size=1K "${GPIPE_CI_CACHE}" | awk 'NR == 2 { print $1 }')))
+  local free missing
+  free="$(free_kib "${GPIPE_CI_CACHE}")"
+  [[ -n ${free} ]] || return 0
+  missing=$(($1 * 1024 * 1024 - free))
   find "${folders[@]}" -type f -mtime +1 -atime +1 -printf '%A@ %k %p\0' | sort -zn | while IFS=' ' read -r -d '' _ size file; do
     [[ ${missing} -gt 0 ]] || break
     printf '%s\0' "${file}"
@@ -161,23 +165,27 @@ tools/ci/count_tests.py failed}")
 # Interrupts the process whose number is in ${scratch}/test when less than ${least_gib} GiB of disk are free; 0: never.
 least_gib=0
 watch_disk() {
-  while [[ ${least_gib} -gt 0 ]] && sleep 1; do
-    [[ "$(free_gib "${ci_root}")" -lt ${least_gib} ]] || continue
+  local free
+  while sleep 1; do
+    free="$(free_gib "${ci_root}")"
+    [[ -n ${free} && ${free} -lt ${least_gib} && -s ${scratch}/test ]] || continue
     touch "${scratch}/full"
-    kill -INT "$(<"${scratch}/test")"
-    return
+    kill -INT "$(<"${scratch}/test")" && return
   done
 }
 
 bazel_test() { # FOLDER ARGUMENTS...
-  local watch code
-  watch_disk &
-  watch=$!
+  local watch="" code
+  rm -f "${scratch}/test"
+  if [[ ${least_gib} -gt 0 ]]; then
+    watch_disk &
+    watch=$!
+  fi
   # shellcheck disable=SC2016 # expanded by that shell
   (cd "$1" && exec bash -c 'echo $$ >"$0"; exec "$@"' "${scratch}/test" timeout --signal=INT --kill-after=60 "${seconds}" \
     "${bazel}" test "${flags[@]}" "${cached_results[@]}" --build_event_json_file="${scratch}/events" "${@:2}")
   code=$?
-  kill "${watch}" 2>/dev/null
+  [[ -z ${watch} ]] || kill "${watch}" 2>/dev/null
   return "${code}"
 }
 
@@ -197,7 +205,7 @@ tests() {
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
     note "${name}: stopped for lack of time: not all was run"
-  elif [[ -e ${scratch}/full ]]; then
+  elif [[ -e ${scratch}/full && ${code} =~ ^(8|124|130|137)$ ]]; then  # it may have ended by itself just then
     stopped=--stopped
     note "${name}: stopped for lack of disk: not all was run"
   fi

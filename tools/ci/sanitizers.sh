@@ -21,7 +21,7 @@ make_room 40
 free="$(free_gib .)"
 if [[ ${seconds} -lt 60 ]]; then
   note "asan and ubsan: no time was left"
-elif [[ ${free} -lt 10 ]]; then
+elif [[ ${free:-99} -lt 10 ]]; then
   note "asan and ubsan: not run: only ${free} GiB of disk are free"
 else
   # In the folder of the plain build, where the tests' objects are.
