@@ -22,8 +22,8 @@ cat >"${root}/clone/tools/bazel" <<END
 echo "bazel \$*"
 [[ \$1 != help || -z "\${OLD:-}" ]] || echo "  --[no]incompatible_exclusive_test_sandboxed (a boolean; default: false)"
 [[ \$1 == test ]] || exit 0
-[[ -z "\${LONG:-}" ]] || { trap 'printf "" >"\${events}"; exit 8' INT; for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done; while :; do sleep 0.1; done; }
 for word; do [[ \${word} != --build_event_json_file=* ]] || events="\${word#*=}"; done
+[[ -z "\${LONG:-}" ]] || { trap 'printf "" >"\${events}"; exit 8' INT; while :; do sleep 0.1; done; }
 printf '{"id": {"testResult": {"label": "//a"}}, "testResult": {"status": "PASSED", %s "testActionOutput": [{"name": "test.xml", "uri": "file://${root}/report.xml"}]}}\n' "\${KEPT:-}" >"\${events}"
 printf '{"id": {"targetConfigured": {"label": "//g"}}, "configured": {"targetKind": "cc_test rule", "tag": ["requires-gpu-nvidia"]}}\n' >>"\${events}"
 printf '{"id": {"targetCompleted": {"label": "//g"}}, "completed": {"success": true}}\n' >>"\${events}"

@@ -6,16 +6,14 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <limits>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gpipe/internal/processes/processes.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/processes_of_two.h"
 
 namespace gpipe::internal {
 namespace {
@@ -23,35 +21,20 @@ namespace {
 using testing::EqualsBitwise;
 
 // Exchanges one message with the other one.
-class OneOfTwo final : public Processes {
+class OneOfTwo final : public testing::ProcessesOfTwo {
  public:
   OneOfTwo(int64_t rank, std::promise<std::string>& own, std::promise<std::string>& other)
-      : rank_(rank), own_(own), other_(other.get_future()) {}
+      : ProcessesOfTwo(rank), own_(own), other_(other.get_future()) {}
 
-  int64_t rank() const override { return rank_; }
-  int64_t size() const override { return 2; }
-  int64_t next_number() override { return 0; }
-  std::unique_ptr<Call> begin_call() override { return nullptr; }
   std::vector<std::string> exchange(const std::string& /*name*/, const std::string& value,
                                     bool /*is_patient*/) override {
     own_.set_value(value);
     std::vector<std::string> values = {value, other_.get()};
-    if (rank_ == 1) std::swap(values[0], values[1]);
+    if (rank() == 1) std::swap(values[0], values[1]);
     return values;
-  }
-  void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
-  void move(const std::vector<Parcel>& /*sends*/,
-            const std::vector<Parcel>& /*receives*/) override {}
-  std::unique_ptr<Run> begin_run(const Program& /*program*/,
-                                 const std::vector<int64_t>& /*process_of_worker*/,
-                                 std::shared_ptr<Messages>& /*messages*/,
-                                 std::function<std::string(int64_t)> /*layer*/,
-                                 c10::Device /*device*/) override {
-    return nullptr;
   }
 
  private:
-  const int64_t rank_;
   std::promise<std::string>& own_;
   std::future<std::string> other_;
 };

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "gpipe/testing/processes_of_two.h"
 
 namespace gpipe::internal {
 namespace {
@@ -17,29 +17,15 @@ namespace {
 using ::testing::ElementsAre;
 
 // Two processes, of which the other one says what it was told to say.
-class FakeProcesses final : public Processes {
+class FakeProcesses final : public testing::ProcessesOfTwo {
  public:
   explicit FakeProcesses(std::vector<std::string> others) : others_(std::move(others)) {}
 
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 2; }
-  int64_t next_number() override { return 0; }
-  std::unique_ptr<Call> begin_call() override { return nullptr; }
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool /*is_patient*/) override {
     names.push_back(name);
     said.push_back(value);
     return {value, others_.at(said.size() - 1)};
-  }
-  void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
-  void move(const std::vector<Parcel>& /*sends*/,
-            const std::vector<Parcel>& /*receives*/) override {}
-  std::unique_ptr<Run> begin_run(const Program& /*program*/,
-                                 const std::vector<int64_t>& /*process_of_worker*/,
-                                 std::shared_ptr<Messages>& /*messages*/,
-                                 std::function<std::string(int64_t)> /*layer*/,
-                                 c10::Device /*device*/) override {
-    return nullptr;
   }
 
   std::vector<std::string> names;

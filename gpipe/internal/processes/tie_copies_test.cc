@@ -4,41 +4,23 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "gpipe/internal/processes/processes.h"
 #include "gpipe/placement.h"
+#include "gpipe/testing/processes_of_two.h"
 
 namespace gpipe::internal {
 namespace {
 
 // The first of two processes. What it sends arrives, unless the other process `fails`.
-class FakeProcesses final : public Processes {
+class FakeProcesses final : public testing::ProcessesOfTwo {
  public:
-  int64_t rank() const override { return 0; }
-  int64_t size() const override { return 2; }
-  int64_t next_number() override { return 0; }
-  std::unique_ptr<Call> begin_call() override { return nullptr; }
-  std::vector<std::string> exchange(const std::string& /*name*/, const std::string& value,
-                                    bool /*is_patient*/) override {
-    return {value, value};
-  }
-  void agree(const std::string& /*name*/, const std::string& /*value*/) override {}
   void move(const std::vector<Parcel>& /*sends*/,
             const std::vector<Parcel>& /*receives*/) override {
     if (fails) throw std::runtime_error("the other process has failed");
-  }
-  std::unique_ptr<Run> begin_run(const Program& /*program*/,
-                                 const std::vector<int64_t>& /*process_of_worker*/,
-                                 std::shared_ptr<Messages>& /*messages*/,
-                                 std::function<std::string(int64_t)> /*layer*/,
-                                 c10::Device /*device*/) override {
-    return nullptr;
   }
 
   bool fails = false;
