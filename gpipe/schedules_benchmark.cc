@@ -25,6 +25,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/backward/node_kinds.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/simulate.h"
 #include "gpipe/timing.h"
@@ -55,7 +56,7 @@ struct SleepNode : internal::OperatorNode {
 at::Tensor slow_backward(const at::Tensor& x, double ms) {
   at::Tensor result = x.detach().clone();
   if (!c10::GradMode::is_enabled() || !x.requires_grad()) return result;
-  const std::shared_ptr<SleepNode> node(new SleepNode(ms), torch::autograd::deleteNode);
+  const auto node = internal::make_node<SleepNode>(ms);
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   torch::autograd::create_gradient_edge(result, node);
   return result;

@@ -10,6 +10,7 @@ cc_library(
     # Code for CUDA streams checks this with #if: a LibTorch without CUDA has no c10/cuda.
     defines = ["GPIPE_TORCH_HAS_CUDA=%{has_cuda}"],
     includes = [
+        "standard",  # first: it stands before a header that all others include
         "cccl",
         "cuda",
         "cuda_crt",

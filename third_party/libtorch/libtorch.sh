@@ -1,36 +1,60 @@
 #!/usr/bin/env bash
-# Finds or fetches the pinned LibTorch, and the headers of CUDA that its own headers include.
+# Finds or fetches a LibTorch of versions.txt, and the headers of CUDA that its own headers include.
 #
-#   libtorch.sh find    prints five lines, or exits 3 when something has to be fetched first, or
+#   libtorch.sh find    prints the lines below, or exits 3 when something has to be fetched first, or
 #                       exits 1 when what was asked for cannot be used:
+#                         version=VERSION  of the LibTorch, such as 2.15.0
+#                         cxx=STANDARD     the C++ standard that its headers need, such as 20
 #                         torch=DIR   has include/ and lib/
 #                         cuda=DIR    has cuda_runtime_api.h, empty if this LibTorch knows no CUDA
 #                         crt=DIR     has host_defines.h, empty likewise
 #                         cccl=DIR    has nv/target and thrust/, empty likewise
 #                         nccl=DIR    has nccl.h, empty if there is none
+#                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
+#   libtorch.sh default prints the default version
 #
-# LibTorch is looked for in this order: $LIBTORCH_ROOT, python3 on PATH, the cache.
+# $LIBTORCH_ROOT is taken if it is set, whichever version of the list it has. Else the version is $GPIPE_LIBTORCH or the
+# list's first, looked for in python3 on PATH, then in the cache. GPIPE_LIBTORCH_VERSIONS names another list
+# (tools/libtorch_try).
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-requirements="${here}/requirements.txt"
-requirements_cuda="${here}/requirements-cuda.txt"
-version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "${requirements}")"
-# Names of the pinned files, such as cuda-cccl-13.0.85-cuda-crt-13.0.88: another pin is another download.
-cuda_pins="$(sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' "${requirements_cuda}" | sort | paste -sd-)"
+list="${GPIPE_LIBTORCH_VERSIONS:-${here}/versions.txt}"
 # Without HOME, ~ is what the list of users says.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
-cached="${cache}/libtorch-${version}"
-cached_cuda="${cache}/${cuda_pins}"
-
 die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
+note() { printf 'GPipe: note: %s\n' "$@" >&2; }
 [[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
   "Set it to the whole path, such as ${HOME}/my-cache."
+
+# listed: the versions of the list, the default first.
+listed() { sed -n 's/^version \([^ ]*\).*/\1/p' "${list}"; }
+# in_words: the same, for a message.
+in_words() { listed | paste -sd, | sed 's/,/, /g'; }
+# property NAME: of the chosen version, as versions.txt has it.
+property() { sed -n "s/^version ${version//./\\.} .*\\b$1=\\([^ ]*\\).*/\\1/p" "${list}"; }
+# pins KIND: the `wheel` or `header` lines of the chosen version, as pip reads them.
+pins() {
+  awk -v kind="$1" -v version="${version}" '$1 == "version" { inside = $2 == version } inside && $1 == kind { print $2, $3 }' "${list}"
+}
+# choose VERSION: all below is about that one. Names of pinned files, such as cuda-cccl-13.0.85-cuda-crt-13.0.88, are a
+# part of the folder's name: another pin is another download.
+choose() {
+  version="$1"
+  cached="${cache}/libtorch-${version}"
+  cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
+}
+[[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
+# What is taken where no LIBTORCH_ROOT says otherwise.
+wanted="${GPIPE_LIBTORCH:-$(listed | head -n 1)}"
+grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
+  "Give one of these, or try this one: tools/libtorch_try ${wanted}"
+choose "${wanted}"
 
 # version_of DIR: the version of the LibTorch whose include/ is in DIR; nothing if it is unknown.
 version_of() {
@@ -58,17 +82,25 @@ find_torch() {
     [[ ${root} == /* || -z ${root} ]] || die "LIBTORCH_ROOT=${LIBTORCH_ROOT} does not begin with a /: Bazel calls this in another folder." \
       "Set it to the whole path, or unset it."
     [[ -d ${root} ]] || die "LIBTORCH_ROOT=${root} is not a folder." \
-      "Set it to a LibTorch ${version} (has include/ and lib/) or to a site-packages (has torch/), or unset it."
+      "Set it to a LibTorch (has include/ and lib/) or to a site-packages (has torch/), or unset it."
     torch="${root}" site="$(dirname "${root}")"
     if [[ -d ${root}/torch/lib ]]; then torch="${root}/torch" site="${root}"; fi
     found="$(version_of "${torch}")"
+    [[ -n ${found} || ! -e ${torch}/lib/libc10.so ]] || die "LIBTORCH_ROOT=${root} is a LibTorch without headers: ${torch} has lib/ but no include/torch." \
+      "Set it to one with headers (the wheels of the list have them), or unset it to let GPipe download LibTorch ${version}."
     [[ -n ${found} ]] || die "LIBTORCH_ROOT=${root} holds no LibTorch (no include/torch, no torch/include/torch)." \
-      "Set it to a LibTorch ${version} or to a site-packages that has torch ${version}, or unset it."
-    [[ ${found} == "${version}" ]] || die "LIBTORCH_ROOT=${root} is LibTorch ${found}, but GPipe needs ${version}." \
-      "Set it to LibTorch ${version}, or unset it to let GPipe download that once into ${cached}."
+      "Set it to a LibTorch or to a site-packages that has one, or unset it. Supported versions: $(in_words)."
+    grep -qxF -- "${found}" <(listed) || die "LIBTORCH_ROOT=${root} is LibTorch ${found}, which this GPipe does not support: $(in_words)." \
+      "Set it to one of these, or unset it to let GPipe download LibTorch ${version} once into ${cached}."
+    [[ -z ${GPIPE_LIBTORCH:-} || ${found} == "${GPIPE_LIBTORCH}" ]] ||
+      note "GPIPE_LIBTORCH=${GPIPE_LIBTORCH} is passed over: LIBTORCH_ROOT=${root} is LibTorch ${found}."
+    choose "${found}"
     absent="$(missing_in "${torch}")"
     [[ -z ${absent} ]] || die "LIBTORCH_ROOT=${root}: ${torch}/${absent} is missing." \
       "Unpack LibTorch ${version} again, or unset LIBTORCH_ROOT."
+    # The new ABI's strings and lists have it in their names.
+    grep -q __cxx11 "${torch}/lib/libc10.so" || die "LIBTORCH_ROOT=${root} was built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), which GPipe is not." \
+      "Set it to a LibTorch with the new ABI (\"cxx11 ABI\"; all of 2.7 and later are), or unset it."
     return 0
   fi
 
@@ -76,9 +108,17 @@ find_torch() {
   if torch="$(python3 -c 'import importlib.util as u
 s = u.find_spec("torch")
 print(s.submodule_search_locations[0] if s and s.origin else "")' 2>/dev/null)" &&
-    [[ -n ${torch} && "$(version_of "${torch}")" == "${version}" && -z "$(missing_in "${torch}")" ]]; then
-    site="$(dirname "${torch}")"
-    return 0
+    [[ -n ${torch} ]]; then
+    found="$(version_of "${torch}")"
+    absent="$(missing_in "${torch}")"
+    if [[ ${found} == "${version}" && -z ${absent} ]]; then
+      site="$(dirname "${torch}")"
+      return 0
+    elif [[ ${found} == "${version}" ]]; then
+      note "python3's torch ${found} in ${torch} is passed over: it has no ${absent}."
+    else
+      note "python3's torch ${found:-of an unknown version} in ${torch} is passed over: LibTorch ${version} is asked for."
+    fi
   fi
 
   torch="" site=""
@@ -105,13 +145,19 @@ first_with() {
 # Those two come from the pinned wheels, on a machine with a toolkit as on one without: headers that only some
 # machines have break the build of the others unseen. A toolkit serves a LibTorch that has no wheels beside it.
 find_cuda() {
-  local toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}" pinned="${cached_cuda}/nvidia/cu13/include"
+  local found needed toolkit="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}" pinned="${cached_cuda}/nvidia/cu13/include"
   cuda="" crt="" cccl="" nccl=""
   [[ -e ${torch}/lib/libtorch_cuda.so ]] || return 0
   cuda="$(first_with cuda_runtime_api.h "${site}/nvidia/cu13/include" "${site}/nvidia/cuda_runtime/include" \
     "${toolkit}/include")"
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
+  # A program would load two runtimes, each with a state of its own.
+  found="$(sed -n 's/^#define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}.*/\1/p' "${cuda}/cuda_runtime_api.h" | head -n 1)"
+  needed="$(grep -aoE -m 1 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null | head -n 1 | sed 's/.*\.//')"
+  [[ -z ${found} || -z ${needed} || ${found} == "${needed}" ]] ||
+    die "${torch} is a LibTorch for CUDA ${needed}, but the headers in ${cuda} are of CUDA ${found}." \
+      "Set CUDA_HOME to a CUDA Toolkit ${needed}, or take the LibTorch wheels (unset LIBTORCH_ROOT)."
   crt="$(first_with host_defines.h "${cuda}/crt" "${pinned}/crt")"
   # Toolkits before 13 have these headers among the others, those of 13 and the wheels in a folder of their own.
   cccl="$(first_with thrust/tuple.h "${cuda}/cccl" "${cuda}" "${pinned}/cccl")"
@@ -123,12 +169,12 @@ find_all() {
   [[ -n ${torch} ]] || return 3
   find_cuda
   [[ -z ${cuda} || (-n ${crt} && -n ${cccl}) ]] || return 3
-  printf '%s\n' "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
+  printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
-# download REQUIREMENTS PROOF INTO WHAT GIGABYTES: unpacks the wheels, completely or not at all.
+# download KIND PROOF INTO WHAT GIGABYTES: unpacks the pinned wheels of that kind, completely or not at all.
 download() {
-  local list="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free tag
+  local kind="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free tag
   local -a platforms=()
   [[ "$(uname -sm)" == "Linux x86_64" ]] || die "there are pinned wheels for Linux x86_64 only, this is $(uname -sm)." \
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
@@ -154,6 +200,7 @@ download() {
 
   echo "GPipe: downloading ${what}, once, into ${into}" >&2
   mkdir -p "${into}.tmp/tmp"
+  pins "${kind}" >"${into}.tmp/${kind}s.txt"
   # With --platform, pip takes the tags literally: every one up to that of torch itself.
   for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
   platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
@@ -164,7 +211,7 @@ download() {
   # Python version is that of the pinned files and need not be the one that runs pip.
   if ! TMPDIR="${into}.tmp/tmp" "${dying[@]}" python3 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${list}" >"${log}" 2>&1; then
+    "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${into}.tmp/${kind}s.txt" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${into}.tmp"
     # On a full disk the log may be cut short.
@@ -176,7 +223,7 @@ download() {
       "Check the network and pip's settings (PIP_INDEX_URL, proxy, certificates) and build again," \
       "or set LIBTORCH_ROOT to a LibTorch ${version} that is already on this machine."
   fi
-  [[ -e ${into}.tmp/site/${proof} ]] || die "the downloaded wheels lack ${proof}: ${list} is wrong."
+  [[ -e ${into}.tmp/site/${proof} ]] || die "the downloaded wheels lack ${proof}: the section ${version} of ${list} is wrong."
   mv "${into}.tmp/site" "${into}"
   rm -rf "${into}.tmp" "${log}"
   exec 9>&-
@@ -185,15 +232,15 @@ download() {
 fetch_all() {
   find_torch
   if [[ -z ${torch} ]]; then
-    download "${requirements}" torch/lib/libtorch.so "${cached}" "LibTorch ${version} (2.6 GB)" 9
+    download wheel torch/lib/libtorch.so "${cached}" "LibTorch ${version} (2.6 GB)" 9
     find_torch
   fi
   find_cuda
   if [[ -n ${cuda} && (-z ${crt} || -z ${cccl}) ]]; then
-    download "${requirements_cuda}" nvidia/cu13/include/crt/host_defines.h "${cached_cuda}" \
+    download header nvidia/cu13/include/crt/host_defines.h "${cached_cuda}" \
       "the CUDA headers that LibTorch's wheels lack (3 MB)" 1
     find_cuda
-    [[ -n ${crt} && -n ${cccl} ]] || die "${requirements_cuda} lacks a package: crt/ or CCCL is not in ${cached_cuda}." \
+    [[ -n ${crt} && -n ${cccl} ]] || die "the section ${version} of ${list} lacks a header: crt/ or CCCL is not in ${cached_cuda}." \
       "This is a mistake in the repository; a CUDA Toolkit (CUDA_HOME) does not help here."
   fi
 }
@@ -201,5 +248,6 @@ fetch_all() {
 case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
-  *) die "usage: libtorch.sh find|fetch" ;;
+  default) listed | head -n 1 ;;
+  *) die "usage: libtorch.sh find|fetch|default" ;;
 esac

@@ -8,6 +8,8 @@ _ENVIRON = [
     "CUDA_HOME",
     "CUDA_PATH",
     "GPIPE_CACHE",
+    "GPIPE_LIBTORCH",
+    "GPIPE_LIBTORCH_VERSIONS",
     "HOME",
     "LIBTORCH_ROOT",
     "PATH",
@@ -31,10 +33,13 @@ def _header_globs(folders):
         patterns += ["cuda/cuda/std/**", "cuda/nv/**"]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
+# How libtorch.sh begins a line about what it has passed over.
+_NOTE = "GPipe: note: "
+
 # Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left
 # out.
 def _what_to_do(stderr, environment):
-    lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line]
+    lines = [line for line in stderr.split("\n") if line.startswith("GPipe: ") and "downloading" not in line and not line.startswith(_NOTE)]
     return "\n" + "\n".join((lines or [stderr]) + [
         "GPipe: {} is what {} in MODULE.bazel says.".format(variable, _TAGS[variable])
         for variable in environment
@@ -43,6 +48,7 @@ def _what_to_do(stderr, environment):
 # The variables of libtorch.sh -> the tags that say the same.
 _TAGS = {
     "CUDA_HOME": "gpipe.cuda(path = ...)",
+    "GPIPE_LIBTORCH": "gpipe.libtorch(version = ...)",
     "LIBTORCH_ROOT": "gpipe.libtorch(path = ...)",
 }
 
@@ -52,14 +58,21 @@ def _environment(repository_ctx):
     environment = {}
     if repository_ctx.attr.path and not given.get("LIBTORCH_ROOT"):
         environment["LIBTORCH_ROOT"] = repository_ctx.attr.path
+    if repository_ctx.attr.version and not given.get("GPIPE_LIBTORCH"):
+        environment["GPIPE_LIBTORCH"] = repository_ctx.attr.version
     if repository_ctx.attr.cuda and not given.get("CUDA_HOME") and not given.get("CUDA_PATH"):
         environment["CUDA_HOME"] = repository_ctx.attr.cuda
     return environment
 
+# What __cplusplus is at least under -std=c++STANDARD.
+_CPLUSPLUS = {
+    "17": "201703L",
+    "20": "202002L",
+}
+
 def _libtorch_impl(repository_ctx):
     script = repository_ctx.path(Label("//third_party/libtorch:libtorch.sh"))
-    for read_by_script in ["requirements.txt", "requirements-cuda.txt"]:
-        repository_ctx.path(Label("//third_party/libtorch:" + read_by_script))
+    repository_ctx.path(Label("//third_party/libtorch:versions.txt"))  # read by the script
     environment = _environment(repository_ctx)
     found = repository_ctx.execute([script, "find"], environment = environment)
     if found.return_code == 3:
@@ -75,6 +88,11 @@ def _libtorch_impl(repository_ctx):
     if found.return_code:
         fail(_what_to_do(found.stderr, environment))
 
+    for line in found.stderr.split("\n"):
+        if line.startswith(_NOTE):
+            # buildifier: disable=print
+            print(line)
+
     answer = {}
     for line in found.stdout.strip().split("\n"):
         key, _, value = line.partition("=")
@@ -88,6 +106,15 @@ def _libtorch_impl(repository_ctx):
         if answer[key]:
             repository_ctx.symlink(answer[key], link)
             folders.append(link)
+    repository_ctx.template(
+        "standard/c10/macros/Export.h",
+        Label("//third_party/libtorch:standard.h.tpl"),
+        {
+            "%{cplusplus}": _CPLUSPLUS[answer["cxx"]],
+            "%{cxx}": answer["cxx"],
+            "%{version}": answer["version"],
+        },
+    )
     lib = torch + "/lib"
     if " " in lib:
         # Bazel splits options of the linker at spaces.
@@ -99,7 +126,7 @@ def _libtorch_impl(repository_ctx):
         Label("//third_party/libtorch:libtorch.BUILD.tpl"),
         {
             "%{cuda_libs}": "\"-ltorch_cuda\", \"-lc10_cuda\"," if has_cuda else "",
-            "%{hdrs}": _header_folders(folders) if repository_ctx.attr.headers_as_folders else _header_globs(folders),
+            "%{hdrs}": _header_folders(folders + ["standard"]) if repository_ctx.attr.headers_as_folders else _header_globs(folders + ["standard"]),
             "%{has_cuda}": "1" if has_cuda else "0",
             "%{lib}": lib,
         },
@@ -112,6 +139,7 @@ _libtorch = repository_rule(
         "cuda": attr.string(doc = "A CUDA Toolkit, as CUDA_HOME."),
         "headers_as_folders": attr.bool(doc = "For Debian's Bazel."),
         "path": attr.string(doc = "An unpacked LibTorch, as LIBTORCH_ROOT."),
+        "version": attr.string(doc = "A version of versions.txt, as GPIPE_LIBTORCH."),
     },
     environ = _ENVIRON,
     local = True,

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "gpipe/internal/libtorch/versions.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -48,7 +50,7 @@ class Feeder : public Node {
 };
 
 // The node's edges, leading to `collector` instead, in the order of the valid ones.
-edge_list detour(const Node& node, const std::shared_ptr<Collector>& collector) {
+edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
   edge_list edges = node.next_edges();
   uint32_t count = 0;
   for (Edge& edge : edges) {
@@ -64,8 +66,8 @@ edge_list detour(const Node& node, const std::shared_ptr<Collector>& collector) 
 variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
   edge_list edges;
   for (uint32_t k = 0; k < inputs.size(); ++k) edges.emplace_back(node.getptr(), k);
-  auto feeder = std::make_shared<Feeder>(std::move(edges), std::move(inputs));
-  auto collector = std::make_shared<Collector>();
+  auto feeder = make_node<Feeder>(std::move(edges), std::move(inputs));
+  auto collector = make_node<Collector>();
   {
     EdgesScope scope(node, detour(node, collector));
     Engine::get_default_engine().execute({Edge(feeder, 0)}, {feeder->trigger}, keep_graph,

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::internal {
@@ -15,7 +16,7 @@ namespace {
 using testing::EqualsBitwise;
 
 TEST(GradientSinkTest, KeepsEachGradientUnderTheIndexOfItsTensor) {
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   const at::Tensor a = at::randn({3, 2});
   const at::Tensor b = at::randn({4}, at::kDouble);
   const at::Tensor c = at::randn({2}, at::kBFloat16);
@@ -30,7 +31,7 @@ TEST(GradientSinkTest, KeepsEachGradientUnderTheIndexOfItsTensor) {
 }
 
 TEST(GradientSinkTest, AGradientIsTheSumOverAllUses) {
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   const at::Tensor x = at::randn({5});
   sink->attach(x);
   (x * 2 + x * 3).sum().backward();
@@ -38,7 +39,7 @@ TEST(GradientSinkTest, AGradientIsTheSumOverAllUses) {
 }
 
 TEST(GradientSinkTest, WhatTheBackwardDidNotReachHasNoGradient) {
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   const at::Tensor before = at::randn({2});
   const at::Tensor reached = at::randn({2});
   const at::Tensor after = at::randn({2});
@@ -52,7 +53,7 @@ TEST(GradientSinkTest, WhatTheBackwardDidNotReachHasNoGradient) {
 }
 
 TEST(GradientSinkTest, WhereNoBackwardRanThereAreNoGradients) {
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   sink->attach(at::randn({2}));
   EXPECT_TRUE(sink->gradients().empty());
 }
@@ -63,7 +64,7 @@ TEST(GradientSinkTest, AnAttachedTensorIsNoLeafAndMayBeChangedInPlace) {
   auto layers = [](at::Tensor x) { return x.mul_(3).pow(3).sum(); };
   layers(leaf.clone()).backward();
 
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   const at::Tensor x = leaf.detach().clone();
   sink->attach(x);
   EXPECT_TRUE(x.requires_grad());
@@ -73,7 +74,7 @@ TEST(GradientSinkTest, AnAttachedTensorIsNoLeafAndMayBeChangedInPlace) {
 }
 
 TEST(GradientSinkTest, LivesAsLongAsTheGraphAndShowsItsName) {
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   const std::weak_ptr<GradientSink> weak = sink;
   at::Tensor x = at::randn({2});
   sink->attach(x);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/internal/backward/tree_sum.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 
@@ -22,14 +23,14 @@ namespace gpipe::internal {
 class GroupSums {
  public:
   struct Leaf {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     at::Tensor leaf;
     at::Tensor sum;  // over all groups
   };
 
   // The tensor in which a leaf's gradients of this group are added up. Groups ascend. It stays at
   // its address until take().
-  at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator,
+  at::Tensor* sum_of(const NodePtr& accumulator,
                      const at::Tensor& leaf, int64_t group) {
     auto& place = places_[accumulator.get()];
     if (place == nullptr) {
@@ -61,7 +62,7 @@ class GroupSums {
 
  private:
   struct Entry {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     at::Tensor leaf;
     int64_t group;
     at::Tensor current;  // of this group

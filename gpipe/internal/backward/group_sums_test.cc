@@ -6,12 +6,13 @@
 #include <memory>
 
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
 
 // Any node can stand for an accumulator here.
-std::shared_ptr<torch::autograd::Node> accumulator() { return std::make_shared<GradientSink>(); }
+NodePtr accumulator() { return make_node<GradientSink>(); }
 
 TEST(GroupSums, EachGroupBeginsWithNothing) {
   GroupSums sums;

@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/backward/node_order.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 
@@ -21,7 +22,7 @@ namespace gpipe::internal {
 struct HeldBack {
   std::optional<NodeOrder> order;  // of the node in the second half; none: these are roots
   // A product that is to run again for these edges; null: it has run for all edges.
-  std::shared_ptr<torch::autograd::Node> product;
+  NodePtr product;
   torch::autograd::edge_list edges;  // as many as the node has; invalid if not held back
   // The product's inputs, or the gradients for the edges.
   torch::autograd::variable_list gradients;

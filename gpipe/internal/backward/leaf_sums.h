@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/internal/libtorch/versions.h"
+
 namespace gpipe::internal {
 
 // The sums of one micro-batch.
@@ -24,14 +26,14 @@ namespace gpipe::internal {
 class LeafSums {
  public:
   struct Entry {
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     int64_t owner;   // the stage that accumulates
     at::Tensor sum;  // undefined: nothing has arrived
   };
 
   // The tensor in which the terms of a leaf are added up. The pointer stays valid when other leaves
   // are added.
-  at::Tensor* sum_of(const std::shared_ptr<torch::autograd::Node>& accumulator, int64_t owner) {
+  at::Tensor* sum_of(const NodePtr& accumulator, int64_t owner) {
     for (const auto& entry : entries_) {
       if (entry->accumulator == accumulator) return &entry->sum;
     }

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
 
 // Any node can stand for an accumulator here.
-std::shared_ptr<torch::autograd::Node> accumulator() { return std::make_shared<GradientSink>(); }
+NodePtr accumulator() { return make_node<GradientSink>(); }
 
 std::vector<LeafSums::Entry> taken(LeafSums& sums, int64_t owner) {
   std::vector<LeafSums::Entry> result;

@@ -19,6 +19,7 @@
 #include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/backward/split_backward.h"
 #include "gpipe/internal/backward/walks_for_tests.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
 
@@ -34,7 +35,7 @@ constexpr int kLeaves = 4;
 // Runs the backward of `outputs` in halves; the first half gives the gradient of `input`, if that
 // is defined.
 at::Tensor halves(const std::vector<at::Tensor>& outputs,
-                  const std::shared_ptr<GradientSink>& input) {
+                  const NodePtrTo<GradientSink>& input) {
   WalkVisitor visitor;
   visitor.settings.sinks = {input.get()};
   variable_list gradients = ones_for(outputs);
@@ -61,13 +62,13 @@ void expect_same_as_engine(
     at::Tensor of_input;
     for (int call = 0; call < 2; ++call) {  // the second adds to existing gradients
       std::vector<at::Tensor> given = leaves;
-      std::shared_ptr<GradientSink> sink;
+      NodePtrTo<GradientSink> sink;
       if (way == Way::kEngine && input >= 0) {
         // The input comes from a node that is older than those of the model.
         given[input] = leaves[input] * 1;
       }
       if (way == Way::kHalves && input >= 0) {
-        sink = std::make_shared<GradientSink>();
+        sink = make_node<GradientSink>();
         given[input] = leaves[input].detach();
         sink->attach(given[input]);
         given[input].mutable_grad() = leaves[input].mutable_grad();
@@ -325,8 +326,8 @@ TEST(LocalBackward, NeitherDoesAHookBringThemTogether) {
 }
 
 TEST(LocalBackward, ReachesTheSinksItIsGivenAndNoOther) {
-  auto mine = std::make_shared<GradientSink>();
-  auto other = std::make_shared<GradientSink>();
+  auto mine = make_node<GradientSink>();
+  auto other = make_node<GradientSink>();
   at::Tensor x = torch::ones({2});
   at::Tensor hidden = torch::ones({2});
   mine->attach(x);
@@ -365,7 +366,7 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   const at::Tensor want = w.grad();
   w.mutable_grad() = at::Tensor();
 
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   const at::Tensor y = first();
   at::Tensor cut = y.detach().clone();
   sink->attach(cut);
@@ -519,7 +520,7 @@ TEST(WritingFunctions, InAnomalyMode) {
 TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
   for (const bool split : {false, true}) {
     SCOPED_TRACE(split);
-    auto sink = std::make_shared<GradientSink>();
+    auto sink = make_node<GradientSink>();
     at::Tensor input = torch::zeros({2, 2});
     sink->attach(input);
     const at::Tensor p = torch::zeros({2, 2}).requires_grad_();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-std::shared_ptr<Node> node_of(const at::Tensor& tensor) {
+NodePtr node_of(const at::Tensor& tensor) {
   return torch::autograd::impl::gradient_edge(tensor).function;
 }
 

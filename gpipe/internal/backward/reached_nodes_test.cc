@@ -13,6 +13,7 @@
 
 #include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/backward/walks_for_tests.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
@@ -22,7 +23,7 @@ using torch::autograd::Node;
 
 at::Tensor leaf() { return torch::ones({2}).requires_grad_(); }
 
-std::shared_ptr<Node> node_of(const at::Tensor& tensor) {
+NodePtr node_of(const at::Tensor& tensor) {
   return torch::autograd::impl::gradient_edge(tensor).function;
 }
 
@@ -129,8 +130,8 @@ TEST(ReachedNodes, LeavesAccumulateWhereTheVisitorSays) {
 }
 
 TEST(ReachedNodes, RefuseASinkOfOthers) {
-  auto mine = std::make_shared<GradientSink>();
-  auto other = std::make_shared<GradientSink>();
+  auto mine = make_node<GradientSink>();
+  auto other = make_node<GradientSink>();
   at::Tensor x = torch::ones({2});
   at::Tensor hidden = torch::ones({2});
   mine->attach(x);

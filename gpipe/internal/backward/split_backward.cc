@@ -15,6 +15,7 @@
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/backward/node_runner.h"
 #include "gpipe/internal/backward/urgent_nodes.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
@@ -174,7 +175,7 @@ class WeightHalf : public NodeRunner<WeightHalf> {
     if (!ready.held) return NodeRunner::run_one(std::move(ready));
     HeldBack& entry = held_.entries[ready.order.position];
     if (entry.product == nullptr) return deliver(entry.edges, entry.gradients, &ready);
-    const std::shared_ptr<Node> node = std::move(entry.product);
+    const NodePtr node = std::move(entry.product);
     EdgesScope rest(*node, entry.edges);
     ready.node = node.get();
     ready.held = false;

@@ -16,6 +16,7 @@
 
 #include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/backward/walks_for_tests.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::internal {
@@ -29,7 +30,7 @@ using torch::autograd::variable_list;
 
 // Others may write into what they gave, and into what leaves.
 TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   at::Tensor x = torch::ones({2, 2});
   sink->attach(x);
   const at::Tensor w = torch::ones({2, 2}).requires_grad_();
@@ -73,7 +74,7 @@ class NodesRun {
 };
 
 TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
   sink->attach(x);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
@@ -103,7 +104,7 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
 
 // What a waiting half keeps: the inputs of the products, and no activation of nodes that have run.
 TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
   sink->attach(x);
   const at::Tensor w = torch::randn({5, 5}).requires_grad_();
@@ -169,7 +170,7 @@ class WaysOutside final : public WalkVisitor {
 
 // An error names the layer that uses what is from outside, in either half.
 TEST(SplitBackward, BothHalvesTellWhatLeadsOutside) {
-  auto sink = std::make_shared<GradientSink>();
+  auto sink = make_node<GradientSink>();
   const at::Tensor outside = torch::randn({5, 5}).requires_grad_().exp();
   WaysOutside visitor;
   visitor.settings.sinks = {sink.get()};

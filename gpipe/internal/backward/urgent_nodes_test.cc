@@ -7,6 +7,7 @@
 
 #include "gpipe/internal/backward/gradient_sink.h"
 #include "gpipe/internal/backward/walks_for_tests.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
@@ -41,7 +42,7 @@ struct UrgentNodes : ::testing::Test {
     return nodes->at(torch::autograd::impl::gradient_edge(tensor)).urgent;
   }
 
-  const std::shared_ptr<GradientSink> sink = std::make_shared<GradientSink>();
+  const NodePtrTo<GradientSink> sink = make_node<GradientSink>();
   at::Tensor input = torch::ones({2, 2});
   const at::Tensor weight = torch::ones({2, 2}).requires_grad_();
   const at::Tensor other = torch::ones({2, 2}).requires_grad_();

@@ -12,6 +12,8 @@
 #include <memory>
 #include <optional>
 
+#include "gpipe/internal/libtorch/versions.h"
+
 namespace gpipe::internal {
 
 class GradientSink;
@@ -60,8 +62,6 @@ struct WalkProgress {
 // Thread-safety: none; called on the thread that walks.
 class WalkVisitor {
  public:
-  using NodePtr = std::shared_ptr<torch::autograd::Node>;
-
   WalkVisitor() = default;
   virtual ~WalkVisitor() = default;
   WalkVisitor(const WalkVisitor&) = delete;

@@ -16,6 +16,7 @@
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/warning_log.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
 
@@ -189,13 +190,6 @@ class OutputNode : public Node {
 
   std::string name() const override { return "GPipeOutputBackward"; }
 };
-
-// With autograd's deleter, which frees long chains of nodes without recursion.
-template <typename T, typename... Arguments>
-std::shared_ptr<T> make_node(Arguments&&... arguments) {
-  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
-                            torch::autograd::deleteNode);
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/backward/node_kinds.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/model/model_state.h"
 
 namespace gpipe::internal {
@@ -38,7 +39,7 @@ void Sinks::add(size_t packet, const at::Tensor& tensor, bool wanted) {
   if (places_.size() <= packet) places_.resize(packet + 1);
   int place = -1;
   if (wanted) {
-    if (!sink_) sink_ = std::make_shared<GradientSink>();
+    if (!sink_) sink_ = make_node<GradientSink>();
     place = static_cast<int>(sink_->attach(tensor));
   }
   places_[packet].push_back(place);

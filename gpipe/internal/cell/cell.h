@@ -23,6 +23,7 @@
 #include "gpipe/internal/backward/split_backward.h"
 #include "gpipe/internal/backward/walk_visitor.h"
 #include "gpipe/internal/cell/fingerprint.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
 
@@ -52,7 +53,7 @@ class Sinks {
   const GradientSink* node() const { return sink_.get(); }
 
  private:
-  std::shared_ptr<GradientSink> sink_;
+  NodePtrTo<GradientSink> sink_;
   c10::SmallVector<c10::SmallVector<int, 2>, 1> places_;  // [packet][item] index in the sink, or -1
 };
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpipe/internal/graphs/replay_node.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/torch_seed.h"
@@ -165,7 +166,7 @@ TEST(CellGraph, AReplayBelongsToNoSingleLayer) {
     CellGraph graph;
     const at::Tensor input = input_of(graph, torch::randn({3}));
     graph.begin();
-    const auto node = std::make_shared<ReplayNode>(
+    const auto node = make_node<ReplayNode>(
         torch::autograd::edge_list{torch::autograd::impl::gradient_edge(input),
                                    torch::autograd::impl::gradient_edge(w)},
         std::move(run));

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include "gpipe/internal/backward/gradient_sink.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 namespace {
@@ -39,7 +40,7 @@ TEST(GraphLeaves, AreFoundOnceWithTheirUses) {
 
 TEST(GraphLeaves, ASinkIsAnEnd) {
   const auto own = from_now();
-  const auto sink = std::make_shared<GradientSink>();
+  const auto sink = make_node<GradientSink>();
   const at::Tensor input = torch::ones({2});
   sink->attach(input);
   const GraphLeaves found = leaves_of({gradient_edge(input * 2)}, own);

@@ -24,6 +24,7 @@
 #include "gpipe/internal/graphs/graph_memory.h"
 #include "gpipe/internal/graphs/replay_node.h"
 #include "gpipe/internal/graphs/saved_versions.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -513,7 +514,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   // The accumulators of the parameters belong to the stream on which they are made, and live as
   // long as a graph of autograd leads to them. Of a stream of their own, each backward would be
   // ordered with it by events, and .grad would lie in its memory.
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
+  std::vector<NodePtr> accumulators;
   for (size_t k = 0; run.plan.record && k < parameters_; ++k) {
     const at::Tensor& parameter = tensors_[k];
     if (parameter.requires_grad() && parameter.is_leaf()) {
@@ -716,7 +717,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
     // The slot is free again when the node is gone, with the cell's graph.
     std::shared_ptr<Slot> lease(
         slot.get(), [slot](Slot* held) { held->busy.store(false, std::memory_order_release); });
-    auto node = std::make_shared<ReplayNode>(
+    auto node = make_node<ReplayNode>(
         std::move(edges),
         [self = shared_from_this(), lease = std::move(lease)](variable_list gradients) {
           return self->backward(*lease, std::move(gradients));

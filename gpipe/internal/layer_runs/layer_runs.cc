@@ -16,6 +16,7 @@
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/devices.h"
 #include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/run/make_pass.h"
@@ -196,7 +197,7 @@ void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
     }
     reached = !edges.empty();
     if (!reached) return result.requires_grad_();
-    const auto node = std::make_shared<GivenGradients>(std::move(edges), std::move(gradients), [&] {
+    const auto node = make_node<GivenGradients>(std::move(edges), std::move(gradients), [&] {
       tell(stages - 1, /*backward=*/true, /*begin=*/true);
     });
     const uint32_t number = node->add_input_metadata(result);

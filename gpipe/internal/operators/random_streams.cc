@@ -309,7 +309,7 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
 
 RandomStreams* RandomStreams::current() {
   if (current_draws != nullptr) return current_draws;
-  return SeenByAutogradScope<RandomStreamsScope::kAutogradInfo, RandomStreams>::current();
+  return SeenByAutogradScope<RandomStreamsScope::autograd_info, RandomStreams>::current();
 }
 
 RandomStreamsScope::RandomStreamsScope(RandomStreams* draws, std::vector<DrawRecord>* log,

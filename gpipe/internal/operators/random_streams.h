@@ -133,13 +133,13 @@ class RandomStreamsScope {
 
  private:
   friend class RandomStreams;
-  static constexpr c10::DebugInfoKind kAutogradInfo = c10::DebugInfoKind::TEST_INFO_2;
+  static c10::DebugInfoKind autograd_info() { return c10::DebugInfoKind::TEST_INFO_2; }
 
   RandomStreams* draws_;
   RandomStreams* former_;
   std::vector<DrawRecord>* former_log_;
   GivenGenerators* former_given_;
-  std::optional<SeenByAutogradScope<kAutogradInfo, RandomStreams>> for_autograd_;
+  std::optional<SeenByAutogradScope<autograd_info, RandomStreams>> for_autograd_;
 };
 
 // A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.

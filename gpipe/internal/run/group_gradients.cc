@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
 
@@ -34,7 +35,7 @@ void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
     parameters_.push_back(parameter.tensor);
   }
   std::vector<at::Tensor> sums(parameters_.size());
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators(parameters_.size());
+  std::vector<NodePtr> accumulators(parameters_.size());
   for (Leaf& leaf : leaves_) {
     const auto number = numbers.find(leaf.leaf.unsafeGetTensorImpl());
     TORCH_CHECK_VALUE(number != numbers.end(), "a tensor of shape ", leaf.leaf.sizes(),

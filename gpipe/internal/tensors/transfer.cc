@@ -13,6 +13,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/threads/default_generators.h"
 
@@ -89,7 +90,7 @@ CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
 // Whether its layout in memory is kept, as far as it can be.
 bool has_layout(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_nested() &&
-         !tensor.is_meta() && !tensor.is_quantized() && !tensor.has_names() &&
+         !tensor.is_meta() && !tensor.is_quantized() && !has_names(tensor) &&
          !tensor._is_zerotensor() && tensor.numel() > 0;
 }
 

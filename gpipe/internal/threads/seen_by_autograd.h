@@ -12,21 +12,21 @@
 
 namespace gpipe::internal {
 
-// One kind of debug info belongs to one T, in the whole process.
+// The kind of debug info that `kind` returns belongs to one T, in the whole process.
 //
 // Thread-safety: none is needed. The thread that owns the pointer waits while autograd's threads,
 // which run a node on its behalf, look at it.
-template <c10::DebugInfoKind kKind, typename T>
+template <c10::DebugInfoKind (*kind)(), typename T>
 class SeenByAutogradScope {
  public:
   // `pointer`, of the calling thread, outlives the scope. It may change meanwhile.
   explicit SeenByAutogradScope(T* const* pointer)
-      : guard_(kKind, std::make_shared<Info>(pointer)) {}
+      : guard_(kind(), std::make_shared<Info>(pointer)) {}
 
   // The pointer, as it is now, of the thread on whose behalf autograd uses this one. Null if there
   // is none.
   static T* current() {
-    const auto* info = static_cast<const Info*>(c10::ThreadLocalDebugInfo::get(kKind));
+    const auto* info = static_cast<const Info*>(c10::ThreadLocalDebugInfo::get(kind()));
     return info == nullptr ? nullptr : *info->pointer;
   }
 

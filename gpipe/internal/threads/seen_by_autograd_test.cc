@@ -9,7 +9,8 @@
 namespace gpipe::internal {
 namespace {
 
-using Scope = SeenByAutogradScope<c10::DebugInfoKind::TEST_INFO, const int>;
+c10::DebugInfoKind kind() { return c10::DebugInfoKind::TEST_INFO; }
+using Scope = SeenByAutogradScope<kind, const int>;
 
 // A thread of autograd's engine starts a node with the state of the thread that called backward.
 const int* on_a_thread_of_autograd() {

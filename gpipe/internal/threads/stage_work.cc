@@ -18,7 +18,7 @@ thread_local StageWork* current_work = nullptr;
 
 StageWork* StageWork::current() {
   if (current_work != nullptr) return current_work;
-  return SeenByAutogradScope<StageWorkScope::kAutogradInfo, StageWork>::current();
+  return SeenByAutogradScope<StageWorkScope::autograd_info, StageWork>::current();
 }
 
 std::optional<OutOfMemory> StageWork::out_of_memory() const {

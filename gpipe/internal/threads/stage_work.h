@@ -68,10 +68,10 @@ class StageWorkScope {
 
  private:
   friend class StageWork;
-  static constexpr c10::DebugInfoKind kAutogradInfo = c10::DebugInfoKind::TEST_INFO;
+  static c10::DebugInfoKind autograd_info() { return c10::DebugInfoKind::TEST_INFO; }
 
   StageWork* former_;
-  std::optional<SeenByAutogradScope<kAutogradInfo, StageWork>> for_autograd_;
+  std::optional<SeenByAutogradScope<autograd_info, StageWork>> for_autograd_;
 };
 
 // Notes it for the stage that the calling thread works for, if any.

@@ -1,0 +1,59 @@
+// NodePtr, make_node, has_names: what differs between the LibTorch versions that this repository
+// supports (third_party/libtorch/versions.txt).
+//
+// Each difference is asked of LibTorch's own declarations, not of its version number, so that a version that is not in
+// the list works if it declares the same. No other file asks which LibTorch it is compiled with.
+#ifndef GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
+#define GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace gpipe::internal {
+
+// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.11, c10::intrusive_ptr later.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+// The owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of its own nodes without
+// recursion; a node made here is deleted the same way.
+template <typename T, typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
+    // torch::autograd::deleteNode, found by its argument: later versions do not declare it.
+    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
+                              [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+// The owner type that make_node<T> returns.
+template <typename T>
+using NodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
+                                     std::shared_ptr<T>, c10::intrusive_ptr<T>>;
+
+// Whether dimensions of the tensor have names. LibTorch 2.15 has no named tensors.
+namespace versions {
+template <typename Tensor>
+auto has_names(const Tensor& tensor, int /*preferred*/) -> decltype(tensor.has_names()) {
+  return tensor.has_names();
+}
+template <typename Tensor>
+bool has_names(const Tensor& /*tensor*/, int64_t /*otherwise*/) {
+  return false;
+}
+}  // namespace versions
+template <typename Tensor>
+bool has_names(const Tensor& tensor) {
+  return versions::has_names(tensor, /*preferred=*/0);
+}
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
