@@ -5,13 +5,14 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "command/run_main.h"
 
 namespace gpipe::command {
 
-std::string version_text() { return std::string(kProject) + "; " + describe_build(); }
+std::string version_text() { return absl::StrCat(kProject, "; ", describe_build()); }
 
 std::string quoted_for_shell(const std::string& word) {
   const auto plain = [](char c) {

@@ -75,7 +75,7 @@ TEST(GradientSinkTest, AnAttachedTensorIsNoLeafAndMayBeChangedInPlace) {
 
 TEST(GradientSinkTest, LivesAsLongAsTheGraphAndShowsItsName) {
   auto sink = make_node<GradientSink>();
-  const std::weak_ptr<GradientSink> weak = sink;
+  const WeakNodePtrTo<GradientSink> weak(sink);
   at::Tensor x = at::randn({2});
   sink->attach(x);
   sink.reset();

@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <c10/core/Device.h>
+#include <torch/version.h>
 
 #include <map>
 #include <memory>
@@ -14,7 +15,12 @@
 #include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/internal/threads/default_generators.h"
 
-#if GPIPE_TORCH_HAS_CUDA
+// give_up(), CudaPool and prepare_stream() rely on what was read in LibTorch 2.11 and is promised by nobody. Later
+// versions are not recorded with: docs/design/graphs.md ("LibTorch's side") says what they do otherwise.
+#define GPIPE_RECORDS_CUDA_GRAPHS \
+  (GPIPE_TORCH_HAS_CUDA && TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11)
+
+#if GPIPE_RECORDS_CUDA_GRAPHS
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -22,22 +28,14 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 #endif
 
 namespace gpipe::internal {
 namespace {
 
-#if GPIPE_TORCH_HAS_CUDA
+#if GPIPE_RECORDS_CUDA_GRAPHS
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
-
-// What give_up(), CudaPool and prepare_stream() rely on was read in this version and is promised by
-// nobody. Later ones drop the work spaces of cuBLAS when a graph is reset, also those that
-// prepare_stream() has made for the graphs that live on, for one.
-static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11,
-              "for another LibTorch read CUDAGraph.cpp, CUDACachingAllocator.cpp and "
-              "CachingHostAllocator.h again (docs/design/graphs.md, LibTorch's side)");
 
 // Other threads allocate, and ask for events, while this one records.
 constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;

@@ -1,10 +1,12 @@
 #include "gpipe/internal/graphs/device_graph.h"
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <string>
 
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/threads/default_generators.h"
@@ -35,6 +37,12 @@ int64_t recordings_so_far() { return recordings; }
 void register_graph_device(c10::DeviceType type, GraphDevice* graphs) { entry_of(type) = graphs; }
 
 GraphDevice* graph_device(c10::DeviceType type) { return entry_of(type); }
+
+std::string why_no_graphs(c10::Device device) {
+  if (!device.is_cuda()) return "there are none on " + device.str();
+  return "CUDA Graphs are recorded under LibTorch 2.11 only, and this is " TORCH_VERSION
+         " (docs/design/graphs.md, \"LibTorch's side\")";
+}
 
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body) {
   const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());

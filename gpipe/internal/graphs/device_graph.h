@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "gpipe/internal/threads/default_generators.h"
@@ -69,6 +70,9 @@ class GraphDevice {
 void register_graph_device(c10::DeviceType type, GraphDevice* graphs);
 // Null: devices of this type have no graphs.
 GraphDevice* graph_device(c10::DeviceType type);
+
+// The reason why graph_device() is null for this device, as a part of a sentence.
+std::string why_no_graphs(c10::Device device);
 
 // Runs `body` with `side`, a stream of its own, current, and records what that launches. The
 // current stream comes before and after it. One thread of a process records at a time. Throws what

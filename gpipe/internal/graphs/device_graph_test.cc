@@ -385,7 +385,10 @@ TEST_F(DeviceGraphs, AnEmptyOneIsNoReasonToWarnAndHidesNoOtherWarning) {
   EXPECT_EQ(warnings.texts, (std::vector<std::string>{"of a layer", "after it"}));
 }
 
-TEST(GraphDevice, TheHostHasNone) { EXPECT_EQ(graph_device(c10::kCPU), nullptr); }
+TEST(GraphDevice, TheHostHasNone) {
+  EXPECT_EQ(graph_device(c10::kCPU), nullptr);
+  EXPECT_EQ(why_no_graphs(c10::kCPU), "there are none on cpu");
+}
 
 }  // namespace
 }  // namespace gpipe::internal

@@ -226,7 +226,7 @@ struct StageGraphs::Entry {
 StageGraphs::StageGraphs(int64_t stage, c10::Device device)
     : stage_(stage), device_(device), graphs_(graph_device(device.type())) {
   ++may_record;
-  if (graphs_ == nullptr) give_up("there are none on " + device.str());
+  if (graphs_ == nullptr) give_up(why_no_graphs(device));
 }
 
 StageGraphs::~StageGraphs() {

@@ -1,4 +1,4 @@
-// NodePtr, make_node, has_names: what differs between the LibTorch versions that this repository
+// NodePtr, WeakNodePtr, make_node, has_names: what differs between the LibTorch versions that this repository
 // supports (third_party/libtorch/versions.txt).
 //
 // Each difference is asked of LibTorch's own declarations, not of its version number, so that a version that is not in
@@ -37,6 +37,12 @@ auto make_node(Arguments&&... arguments) {
 template <typename T>
 using NodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
                                      std::shared_ptr<T>, c10::intrusive_ptr<T>>;
+
+// What refers to a node without owning it; explicitly made from an owner.
+template <typename T>
+using WeakNodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
+                                         std::weak_ptr<T>, c10::weak_intrusive_ptr<T>>;
+using WeakNodePtr = WeakNodePtrTo<torch::autograd::Node>;
 
 // Whether dimensions of the tensor have names. LibTorch 2.15 has no named tensors.
 namespace versions {

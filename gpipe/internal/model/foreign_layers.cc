@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "gpipe/internal/libtorch/versions.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -16,7 +18,7 @@ void replace_memory(const at::Tensor& tensor, c10::Device device) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
   // It would accumulate on the device from which the tensor came.
   if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
-    torch::autograd::impl::set_grad_accumulator(tensor, {});
+    torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(NodePtr()));
   }
 }
 

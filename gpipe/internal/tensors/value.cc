@@ -110,7 +110,7 @@ std::string readable(std::string demangled) {
   replace_all(demangled, "std::basic_string<char>", "std::string");
   replace_all(demangled, "at::Tensor", "Tensor");
   replace_all(demangled, "(anonymous namespace)::", "");
-  if (demangled.size() > kLongest) demangled = demangled.substr(0, kLongest) + "...";
+  if (demangled.size() > kLongest) demangled.replace(kLongest, std::string::npos, "...");
   return demangled;
 }
 

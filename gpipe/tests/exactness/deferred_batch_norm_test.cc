@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
@@ -255,10 +256,10 @@ TEST(DeferredBatchNorm, WhatIsGatheredBelongsToNoGraph) {
   torch::Tensor running_mean = torch::zeros({3});
   torch::Tensor running_var = torch::ones({3});
   std::vector<internal::StatisticsLog> log(1);
-  std::weak_ptr<torch::autograd::Node> graph;
+  internal::WeakNodePtr graph{internal::NodePtr()};
   {
     const torch::Tensor x = torch::randn({8, 3}).requires_grad_() * 2;
-    graph = x.grad_fn();
+    graph = internal::WeakNodePtr(x.grad_fn());
     const internal::TrackedStatistics tracked(/*stages=*/1);
     internal::InterceptionScope mode;
     internal::RunningStatisticsScope scope(internal::RunningStatistics::kDefer, tracked, &log[0],
