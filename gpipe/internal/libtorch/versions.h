@@ -17,7 +17,7 @@
 
 namespace gpipe::internal {
 
-// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.11, c10::intrusive_ptr later.
+// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.12, c10::intrusive_ptr later.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 // The owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of its own nodes without
@@ -44,7 +44,7 @@ using WeakNodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr
                                          std::weak_ptr<T>, c10::weak_intrusive_ptr<T>>;
 using WeakNodePtr = WeakNodePtrTo<torch::autograd::Node>;
 
-// Whether dimensions of the tensor have names. LibTorch 2.15 has no named tensors.
+// Whether dimensions of the tensor have names. LibTorch has no named tensors since 2.13.
 namespace versions {
 template <typename Tensor>
 auto has_names(const Tensor& tensor, int /*preferred*/) -> decltype(tensor.has_names()) {
