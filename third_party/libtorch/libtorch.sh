@@ -28,13 +28,20 @@ die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
-note() { printf 'GPipe: note: %s\n' "$@" >&2; }
+# note TEXT: once, however often the same is found.
+noted=""
+note() {
+  [[ ${noted} != *"$1"* ]] || return 0
+  noted+="$1"
+  printf 'GPipe: note: %s\n' "$1" >&2
+}
 [[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
   "Set it to the whole path, such as ${HOME}/my-cache."
 
 # listed: the versions of the list, the default first.
 listed() { sed -n 's/^version \([^ ]*\).*/\1/p' "${list}"; }
-# in_words: the same, for a message.
+default_version() { sed -n '/^version /{s/^version \([^ ]*\).*/\1/p;q}' "${list}"; }
+# in_words: all of them, for a message.
 in_words() { listed | paste -sd, | sed 's/,/, /g'; }
 # property NAME: of the chosen version, as versions.txt has it.
 property() { sed -n "s/^version ${version//./\\.} .*\\b$1=\\([^ ]*\\).*/\\1/p" "${list}"; }
@@ -47,11 +54,11 @@ pins() {
 choose() {
   version="$1"
   cached="${cache}/libtorch-${version}"
-  cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
+  cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z0-9-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
 }
 [[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
 # What is taken where no LIBTORCH_ROOT says otherwise.
-wanted="${GPIPE_LIBTORCH:-$(listed | head -n 1)}"
+wanted="${GPIPE_LIBTORCH:-$(default_version)}"
 grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
@@ -114,10 +121,12 @@ print(s.submodule_search_locations[0] if s and s.origin else "")' 2>/dev/null)" 
     if [[ ${found} == "${version}" && -z ${absent} ]]; then
       site="$(dirname "${torch}")"
       return 0
+    elif [[ -z ${found} ]]; then
+      note "python3's torch in ${torch} is passed over: it has no headers (include/torch)."
     elif [[ ${found} == "${version}" ]]; then
       note "python3's torch ${found} in ${torch} is passed over: it has no ${absent}."
     else
-      note "python3's torch ${found:-of an unknown version} in ${torch} is passed over: LibTorch ${version} is asked for."
+      note "python3's torch ${found} in ${torch} is passed over: LibTorch ${version} is asked for."
     fi
   fi
 
@@ -153,8 +162,9 @@ find_cuda() {
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
   # A program would load two runtimes, each with a state of its own.
-  found="$(sed -n 's/^#define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}.*/\1/p' "${cuda}/cuda_runtime_api.h" | head -n 1)"
-  needed="$(grep -aoE -m 1 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null | head -n 1 | sed 's/.*\.//')"
+  found="$(sed -n '/^#define CUDART_VERSION /{s/.* \([0-9]*\)[0-9]\{3\}.*/\1/p;q}' "${cuda}/cuda_runtime_api.h")"
+  # grep finds several, or nothing, or no file.
+  needed="$({ grep -aoE 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null || true; } | sed -n 's/.*\.//;1p')"
   [[ -z ${found} || -z ${needed} || ${found} == "${needed}" ]] ||
     die "${torch} is a LibTorch for CUDA ${needed}, but the headers in ${cuda} are of CUDA ${found}." \
       "Set CUDA_HOME to a CUDA Toolkit ${needed}, or take the LibTorch wheels (unset LIBTORCH_ROOT)."
@@ -248,6 +258,6 @@ fetch_all() {
 case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
-  default) listed | head -n 1 ;;
+  default) default_version ;;
   *) die "usage: libtorch.sh find|fetch|default" ;;
 esac
