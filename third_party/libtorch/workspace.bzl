@@ -100,6 +100,13 @@ def _libtorch_impl(repository_ctx):
         key, _, value = line.partition("=")
         answer[key] = value
     torch = answer["torch"]
+    if "LIBTORCH_ROOT" in environment and environment.get("GPIPE_LIBTORCH", answer["version"]) != answer["version"]:
+        fail(("gpipe.libtorch in MODULE.bazel has version = \"{}\", but path = \"{}\" is LibTorch {}. " +
+              "Name the version that is there, or leave one of the two out.").format(
+            environment["GPIPE_LIBTORCH"],
+            environment["LIBTORCH_ROOT"],
+            answer["version"],
+        ))
 
     folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
     for folder in folders:
