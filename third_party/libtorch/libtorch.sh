@@ -13,6 +13,7 @@
 #                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
 #   libtorch.sh default prints the default version
+#   libtorch.sh cxx     prints the C++ standard that $GPIPE_LIBTORCH, or the default version, needs, such as 20
 #
 # $LIBTORCH_ROOT is taken if it is set, whichever version of the list it has. Else the version is $GPIPE_LIBTORCH or the
 # list's first, looked for in python3 on PATH, then in the cache. GPIPE_LIBTORCH_VERSIONS names another list
@@ -259,5 +260,6 @@ case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
   default) default_version ;;
-  *) die "usage: libtorch.sh find|fetch|default" ;;
+  cxx) property cxx ;;
+  *) die "usage: libtorch.sh find|fetch|default|cxx" ;;
 esac

@@ -131,6 +131,9 @@ for each in "${versions[@]}"; do
 done
 check "the C++ standard, of the list's first" 0 $'cxx=20\n' LIBTORCH_ROOT="${root}/plain" find
 check "the C++ standard, of its last" 0 $'cxx=17\n' LIBTORCH_ROOT="${root}/another" find
+check "the C++ standard alone" 0 20 cxx
+check "the C++ standard alone, of its last" 0 17 GPIPE_LIBTORCH="${another}" cxx
+check "the C++ standard alone, of none" 1 "GPIPE_LIBTORCH=1.0 is not a" GPIPE_LIBTORCH=1.0 cxx
 check "a chosen version: Python has the default" 3 "torch ${version} in ${root}/plain is passed over: LibTorch ${another} is asked for." \
   GPIPE_LIBTORCH="${another}" PYTHON_TORCH="${root}/plain" find
 check "a chosen version that is not in the list" 1 "GPIPE_LIBTORCH=2.9.1 is not a LibTorch version that this GPipe supports: ${in_words}." \
@@ -166,7 +169,7 @@ check "another list: not ours" 1 "which this GPipe does not support: 9.9.0." GPI
   LIBTORCH_ROOT="${root}/plain" find
 check "no list" 1 "the list of LibTorch versions ${root}/nowhere.txt (GPIPE_LIBTORCH_VERSIONS) cannot be read" \
   GPIPE_LIBTORCH_VERSIONS="${root}/nowhere.txt" find
-check "no command" 1 "usage: libtorch.sh find|fetch|default" neither
+check "no command" 1 "usage: libtorch.sh find|fetch|default|cxx" neither
 # What the script reads from each section is there.
 while read -r line; do
   [[ ${line} =~ ^version\ [0-9.]+\ cxx=(17|20)\ cuda=[0-9.]+\ nccl=[0-9.]+\ tested=(whole|exactness)$ ]] ||
