@@ -13,6 +13,7 @@
 #                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
 #   libtorch.sh default prints the default version
+#   libtorch.sh tags    prints the options by which pip takes the wheels of the list, whichever Python runs it
 #   libtorch.sh cxx     prints the C++ standard that $GPIPE_LIBTORCH, or the default version, needs, such as 20
 #
 # $LIBTORCH_ROOT is taken if it is set, whichever version of the list it has. Else the version is $GPIPE_LIBTORCH or the
@@ -183,10 +184,18 @@ find_all() {
   printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
+# tags: one option a line. With --platform, pip takes the tags literally: every one up to that of torch itself. The
+# Python version is that of the pinned files and need not be the one that runs pip.
+tags() {
+  printf '%s\n' --only-binary=:all: --python-version=3.11 --implementation=cp
+  printf -- '--platform=manylinux_2_%s_x86_64\n' {28..5}
+  printf -- '--platform=%s_x86_64\n' manylinux2014 manylinux2010 manylinux1
+}
+
 # download KIND PROOF INTO WHAT GIGABYTES: unpacks the pinned wheels of that kind, completely or not at all.
 download() {
-  local kind="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free tag
-  local -a platforms=()
+  local kind="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free
+  local -a tags=()
   [[ "$(uname -sm)" == "Linux x86_64" ]] || die "there are pinned wheels for Linux x86_64 only, this is $(uname -sm)." \
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
@@ -212,17 +221,13 @@ download() {
   echo "GPipe: downloading ${what}, once, into ${into}" >&2
   mkdir -p "${into}.tmp/tmp"
   pins "${kind}" >"${into}.tmp/${kind}s.txt"
-  # With --platform, pip takes the tags literally: every one up to that of torch itself.
-  for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
-  platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
+  mapfile -t tags < <(tags)
   # Where this script is killed, as Bazel does at Ctrl-C, pip is to end, too: it holds the lock.
   local -a dying=(setpriv --pdeathsig KILL)
   "${dying[@]}" true 2>/dev/null || dying=()
-  # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
-  # Python version is that of the pinned files and need not be the one that runs pip.
+  # --target unpacks without installing, so Debian's rule about system Pythons does not apply.
   if ! TMPDIR="${into}.tmp/tmp" "${dying[@]}" python3 -m pip install --no-cache-dir --disable-pip-version-check \
-    --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${into}.tmp/${kind}s.txt" >"${log}" 2>&1; then
+    --no-deps --require-hashes "${tags[@]}" --no-compile --target "${into}.tmp/site" -r "${into}.tmp/${kind}s.txt" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${into}.tmp"
     # On a full disk the log may be cut short.
@@ -261,5 +266,6 @@ case "${1:-}" in
   fetch) fetch_all ;;
   default) default_version ;;
   cxx) property cxx ;;
-  *) die "usage: libtorch.sh find|fetch|default|cxx" ;;
+  tags) tags ;;
+  *) die "usage: libtorch.sh find|fetch|default|cxx|tags" ;;
 esac
