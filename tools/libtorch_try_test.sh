@@ -143,7 +143,7 @@ ERROR: /somewhere/clone/gpipe/BUILD.bazel:3:11: Compiling gpipe/a.cc failed: (Ex
 In file included from gpipe/a.cc:1:
 external/libtorch/include/c10/x.h:2:9: error: no x
 external/libtorch/include/c10/x.h:3:9: error: nor y
-ERROR: /somewhere/clone/gpipe/BUILD.bazel:9:11: Compiling gpipe/b.cc failed: (Exit 1): linux-sandbox failed: error executing command 
+ERROR: /somewhere/clone/gpipe/BUILD.bazel:9:11: Compiling gpipe/b.cc failed: (Exit 1): linux-sandbox failed: error executing command
   (exec env -)
 gpipe/b.cc:7:1: warning: odd
 gpipe/b.cc:8:1: fatal error: nowhere.h: No such file or directory
