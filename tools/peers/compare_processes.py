@@ -8,7 +8,7 @@ it, so that a machine that is busy for a while slows both.
     tools/bazel build -c opt //gpipe/distributed:launch //gpipe/distributed:process_cells
     python3 tools/peers/compare_processes.py --pairs=5
 
-Needs a Python with torch 2.15.0 (pip install torch==2.15.0).
+Needs a Python with our LibTorch's version of torch (pip install torch==$(third_party/libtorch/libtorch.sh default)).
 """
 
 import argparse

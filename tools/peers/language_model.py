@@ -9,7 +9,8 @@ the program but for rounding, and the time is another.
     OMP_NUM_THREADS=1 python3 tools/peers/language_model.py --begin=/tmp/begin --balance=5,6
     python3 tools/peers/language_model.py --begin=/tmp/begin --balance=11      # one process, no pipeline
 
-Needs a Python with torch 2.15.0 (pip install torch==2.15.0), and Debian's package bible-kjv-text or --text=FILE.
+Needs a Python with our LibTorch's version of torch (pip install torch==$(third_party/libtorch/libtorch.sh default)), and
+Debian's package bible-kjv-text or --text=FILE.
 """
 
 import argparse
