@@ -13,6 +13,7 @@ source tools/ci/checks.sh
 
 in_place() {
   [[ -z $1 ]] || note "the README's commands were not typed in a bare machine: $1"
+  tools/ci/rotation.py changed "${GPIPE_CI_CACHE}"
   part "README" tools/ci/readme.sh
   part "sanitizers" tools/ci/sanitizers.sh
   finish
@@ -38,6 +39,8 @@ check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
 [[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
 if [[ ${failed} -eq 0 ]]; then
+  # There is no git in there.
+  tools/ci/rotation.py changed "${kept}"
   in_root=(tools/ci/bare_root.sh run "${root}" "${kept}" env GPIPE_CI_START="${GPIPE_CI_START}" GPIPE_CI_ALL="${GPIPE_CI_ALL:-}"
     GPIPE_LIBTORCH="${GPIPE_LIBTORCH:-}" bash)
   part "README" "${in_root[@]}" gpipe/tools/ci/readme.sh 8>&-

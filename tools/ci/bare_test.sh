@@ -34,6 +34,9 @@ mkdir -p "${clone}/third_party/libtorch"
 made_up third_party/libtorch/libtorch.sh <<'END'
 echo 20
 END
+made_up tools/ci/rotation.py <<'END'
+echo "rotation: $*"
+END
 made_up bin/git <<'END'
 [[ $1 != rev-parse || -z ${NO_CLONE:-} ]] || { printf 'fatal: not a git repository\nand more\n' >&2; exit 128; }
 END
@@ -62,6 +65,8 @@ check "all tests are asked for in the bare machine, too" 0 "GPIPE_CI_ALL=yes GPI
   "GPIPE_CI_ALL=yes GPIPE_LIBTORCH= bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_CI_ALL=yes
 check "another LibTorch is asked for in the bare machine, too" 0 "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/readme.sh" \
   "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_LIBTORCH=2.0
+check "what changed is known to the sanitizers, there" 0 "rotation: changed ${clone}/cache/bare"$'\n' --
+check "and in place" 0 "rotation: changed ${clone}/cache"$'\n' -- GPIPE_CI_BARE=1
 # Three checks besides: the old root, the new one, the clone.
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --

@@ -10,23 +10,56 @@ keep_results
 
 # Data races in the code that runs threads and needs no LibTorch.
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
-# Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. CI has 90
-# minutes, and lint and kernels are still to come: at minute 68 it is stopped, so that a slow machine still ends with a
-# count.
-seconds=$((68 * 60 - $(elapsed)))
-# Whole, it takes 36 GiB: each of its programs has 20 to 130 MB, twice, here and where results are kept. Where less is free,
-# it is stopped, too: others need some of it.
+# Memory errors, leaks and undefined behavior, in one build: compiling against LibTorch is what costs. First the tests
+# nearest to what changed, until minute 60: CI has 90, and lint and kernels are still to come. Then, until minute 40,
+# others that a change reaches, and a third of all in turns (tools/ci/rotation.py).
+#
+# Where results are kept, each program lies there, too. Where little disk is free, nothing is begun, or it is stopped:
+# others need some of it.
 least_gib=3
 make_room 40
-free="$(free_gib .)"
-if [[ ${seconds} -lt 60 ]]; then
-  note "asan and ubsan: no time was left"
-elif [[ ${free:-99} -lt 10 ]]; then
-  note "asan and ubsan: not run: only ${free} GiB of disk are free"
-else
-  # In the folder of the plain build, where the tests' objects are.
-  tests "asan and ubsan" . --config=asan --config=ubsan --platform_suffix= //...
-fi
+kept="${cache:+${GPIPE_CI_CACHE}}"
+kept="${kept:-${scratch}}"
+lists="${scratch}/lists"
+rotation() { python3 tools/ci/rotation.py "$1" "${kept}" "${lists}" "${@:2}"; }
+# In the folder of the plain build, where the tests' objects are.
+sanitized=(--config=asan --config=ubsan --platform_suffix=)
+
+query() {
+  echo "$1" >"${scratch}/query"
+  "${bazel}" query --noshow_progress --keep_going --query_file="${scratch}/query" 2>/dev/null
+}
+# Four steps: file, library, unit of tests, test, and one more for a file of tests (its unit's source is made) or for what
+# uses the library. A file that Bazel does not know reaches nothing.
+plan() {
+  local changed tests='(tests(//...) except attr(tags, "no-sanitizer|requires-gpu-nvidia|manual", tests(//...)))'
+  changed="set($(tail -n +2 "${kept}/sanitizers-changed" 2>/dev/null))"
+  mkdir -p "${lists}"
+  query "${tests}" >"${lists}/all"
+  query "rdeps(//..., ${changed}, 4) intersect ${tests}" >"${lists}/near"
+  query "rdeps(//..., ${changed}) intersect ${tests}" >"${lists}/reached"
+  rotation plan
+}
+check "asan and ubsan: which tests" plan
+
+for batch in "${lists}"/[0-9]; do
+  name="asan and ubsan, part ${batch##*/}" end=40
+  [[ ${batch} != */0 ]] || name="asan and ubsan, near what changed" end=60
+  [[ -s ${batch} ]] || continue
+  seconds=$((end * 60 - $(elapsed)))
+  free="$(free_gib .)"
+  if [[ ${seconds} -lt 60 ]]; then
+    note "${name}: not begun: no time was left"
+  elif [[ ${free:-99} -lt 10 ]]; then
+    note "${name}: not begun: only ${free} GiB of disk are free"
+  else
+    tests "${name}" . "${sanitized[@]}" --target_pattern_file="${batch}"
+    rotation seen "${scratch}/events"
+  fi
+done
+left="$(rotation left)"
+tail -n +2 <<<"${left}"
+note "asan and ubsan: ${left%%$'\n'*}"
 "${bazel}" shutdown
 
 finish

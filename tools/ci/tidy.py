@@ -26,8 +26,11 @@ JOBS = 2
 
 
 def git(*arguments):
-    """What git says, or None if it fails."""
-    run = subprocess.run(["git", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+    """What git says, or None if it fails, or is not there."""
+    try:
+        run = subprocess.run(["git", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+    except FileNotFoundError:
+        return None
     return run.stdout.strip() if run.returncode == 0 else None
 
 
