@@ -215,21 +215,41 @@ const guide::Chapter kLearningRates("15", [] {
   // [/scheduler]
 
   const torch::Tensor first = batch(1);
-  const torch::Tensor second = batch(2);
-  gpipe::GPipe other(make_model(), gpipe::GPipeOptions({2, 3}).chunks(4));
+  const torch::Tensor second = batch(2, 4);
+  gpipe::GPipe other(make_model(), gpipe::GPipeOptions({2, 3}).chunks(4).cpu_threads_per_stage(1));
   other->eval();  // no dropout
-  other->step({torch::cat({first, second})}, {next(torch::cat({first, second}))}, loss_fn);
-  const torch::Tensor expected = other->parameters()[0].grad().clone();
-  other->zero_grad();
+  nn::Sequential plain = make_model();
+  plain->eval();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (const torch::Tensor& words : {first, second}) {
+    for (const torch::Tensor& part : words.chunk(4)) {
+      const double weight = static_cast<double>(part.size(0)) / 12;
+      const torch::Tensor part_loss = loss_fn({plain->forward(part)}, {next(part)});
+      part_loss.backward(torch::tensor(static_cast<float>(weight)));
+    }
+  }
+  at::set_num_threads(threads);
   // [accumulate]
-  auto half = [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
-    return loss_fn(outputs, targets) / 2;
+  const auto rows = static_cast<double>(first.size(0) + second.size(0));  // of both mini-batches
+  auto share = [rows](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
+    return loss_fn(outputs, targets) * (static_cast<double>(targets.at(0).size(0)) / rows);
   };
-  other->step({first}, {next(first)}, half);
-  other->step({second}, {next(second)}, half);  // without zero_grad() between
+  auto sums = gpipe::StepOptions().reduction(gpipe::LossReduction::kSum);
+  double mean = other->step({first}, {next(first)}, share, sums).loss;
+  mean += other->step({second}, {next(second)}, share, sums).loss;  // without zero_grad() between
   // [/accumulate]
-  guide::expect(torch::allclose(other->parameters()[0].grad(), expected, 1e-4, 1e-6),
-                "two steps add up to one of both mini-batches");
+  const std::vector<torch::Tensor> expected = plain->parameters();
+  for (size_t k = 0; k < expected.size(); ++k) {
+    guide::expect(other->parameters()[k].grad().equal(expected[k].grad()),
+                  "two steps add up, bit by bit, what the loop over all micro-batches does");
+  }
+  const torch::Tensor all = torch::cat({first, second});
+  other->zero_grad();
+  const double of_all = other->step({all}, {next(all)}, loss_fn).loss;
+  guide::expect(std::fabs(mean - of_all) < 1e-5, "the losses add up to the mean over all rows");
+  guide::expect(torch::allclose(other->parameters()[0].grad(), expected[0].grad(), 1e-4, 1e-6),
+                "so do the gradients");
 });
 
 const guide::Answer kNorm("15.1", [](std::ostream& out) {
