@@ -2,8 +2,9 @@
 //
 // The allocator takes segments from the driver, cuts blocks from them and keeps what is given back.
 // So a device holds more than its tensors: the peak that `nvidia-smi` shows, and that published
-// tables give, is of reserved bytes. This is a model of its default settings in LibTorch 2.11
-// (c10/cuda/CUDACachingAllocator.cpp), whose constants are those of 2019:
+// tables give, is of reserved bytes. This is a model of its default settings, as read in the source
+// of LibTorch 2.11 (c10/cuda/CUDACachingAllocator.cpp). Its constants are those of 2019, and still
+// those of 2.15 (its headers, and the numbers in its compiled code):
 //
 // - a block is a multiple of 512 bytes;
 // - blocks of up to 1 MiB come from segments of 2 MiB, those below 10 MiB from segments of 20 MiB,
@@ -14,7 +15,8 @@
 // - if the device has no room for a segment, all segments that are wholly free are given back.
 //
 // Not modeled: blocks that are held until another stream has used them, the driver's own memory,
-// and the workspaces of cuDNN and cuBLAS.
+// and the workspaces of cuDNN and cuBLAS (LibTorch 2.15 takes and gives back one of cuBLAS for each
+// call; before, it kept one for each stream).
 #ifndef BALANCE_CACHING_ALLOCATOR_H_
 #define BALANCE_CACHING_ALLOCATOR_H_
 

@@ -46,7 +46,7 @@ std::string device_text(const MemoryPlan& plan) {
 std::string with_separators(int64_t number) {
   std::string text = absl::StrCat(number);
   for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3)
-    text.insert(place, ",");
+    text.insert(static_cast<size_t>(place), 1, ',');
   return text;
 }
 

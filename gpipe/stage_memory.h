@@ -36,7 +36,8 @@ struct DevicePeak {
 // the calling thread (joined outputs, the optimizer) belongs to devices only.
 //
 // What LibTorch makes once, such as cuBLAS's work space (32 MiB on recent GPUs), belongs to the
-// stage that was first to need it; if it was made before this, it belongs to nobody.
+// stage that was first to need it; if it was made before this, it belongs to nobody. From LibTorch
+// 2.15 on cuBLAS's is made for each call, and is in the peak of every stage that calls it.
 //
 // `reserved` cannot be told apart by stage: stages on one device share the caching allocator's
 // segments.

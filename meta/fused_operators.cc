@@ -1,6 +1,7 @@
 #include "meta/fused_operators.h"
 
 #include <ATen/Context.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -22,10 +23,12 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "meta/meta_target.h"
@@ -121,11 +124,8 @@ at::Tensor efficient_on_cuda(const Attention& a) {
       a.query, a.key, a.value, mask, a.wants_grad(), a.dropout, a.is_causal, a.scale));
 }
 
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
-                                        const at::Tensor& value, const OptionalTensor& mask,
-                                        double dropout, bool is_causal, std::optional<double> scale,
-                                        bool enable_gqa) {
-  const Attention a{query, key, value, mask, dropout, is_causal, scale, enable_gqa};
+// What a fused kernel of the target gives. Undefined: attention is made of products there.
+at::Tensor fused_attention(const Attention& a) {
   if (meta_target() == c10::kCUDA) {
     switch (choice_on_cuda(a)) {
       case SDPBackend::flash_attention:
@@ -133,17 +133,47 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
       case SDPBackend::efficient_attention:
         return efficient_on_cuda(a);
       default:
-        break;
-    }
-  } else if (query.dim() == 4 && key.dim() == 4 && value.dim() == 4) {
-    // The CPU's own choice, which looks at no values.
-    const auto choice = static_cast<SDPBackend>(at::native::_fused_sdp_choice_cpp(
-        query, key, value, mask, dropout, is_causal, scale, enable_gqa));
-    if (choice == SDPBackend::flash_attention) {
-      return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-          query, key, value, dropout, is_causal, additive(mask, query.scalar_type()), scale));
+        return {};
     }
   }
+  // The CPU's own choice, which looks at no values.
+  const auto choice = static_cast<SDPBackend>(at::native::_fused_sdp_choice_cpp(
+      a.query, a.key, a.value, a.mask, a.dropout, a.is_causal, a.scale, a.enable_gqa));
+  if (choice != SDPBackend::flash_attention) return {};
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+      a.query, a.key, a.value, a.dropout, a.is_causal, additive(a.mask, a.query.scalar_type()),
+      a.scale));
+}
+
+// Whether LibTorch gives attention of three dimensions a batch of one, and fuses it: from 2.14 on,
+// which declares how. Found by its argument.
+template <typename Params>
+auto fuses_unbatched(int /*preferred*/)
+    -> decltype(normalize_unbatched_input(std::declval<Params>()), true) {
+  return true;
+}
+template <typename Params>
+bool fuses_unbatched(int64_t /*otherwise*/) {
+  return false;
+}
+
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value, const OptionalTensor& mask,
+                                        double dropout, bool is_causal, std::optional<double> scale,
+                                        bool enable_gqa) {
+  const Attention a{query, key, value, mask, dropout, is_causal, scale, enable_gqa};
+  at::Tensor output;
+  if (a.all([](const at::Tensor& x) { return x.dim() == 4; })) {
+    output = fused_attention(a);
+  } else if (fuses_unbatched<sdp::sdp_params>(/*preferred=*/0) &&
+             a.all([](const at::Tensor& x) { return x.dim() == 3; })) {
+    const at::Tensor q = query.unsqueeze(0), k = key.unsqueeze(0), v = value.unsqueeze(0);
+    OptionalTensor m = mask;
+    while (m && m->defined() && m->dim() < 4) m = m->unsqueeze(0);
+    output = fused_attention({q, k, v, m, dropout, is_causal, scale, enable_gqa});
+    if (output.defined()) output = output.squeeze(0);
+  }
+  if (output.defined()) return output;
   // Made of products. It also refuses what is no attention.
   return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal,
                                                   scale, enable_gqa);

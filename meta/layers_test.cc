@@ -204,6 +204,10 @@ TEST(LayersOnMeta, AttentionIsAsOnTheCPU) {
       }
     }
   }
+  cases.push_back({"scaled dot product without a batch", [](Trial& trial) -> Tensors {
+                     return {at::scaled_dot_product_attention(
+                         trial.leaf({4, 5, 8}), trial.leaf({4, 6, 8}), trial.leaf({4, 6, 8}))};
+                   }});
   cases.push_back({"transformer", [](Trial& trial) -> Tensors {
                      auto module = trial.module([] {
                        return nn::Transformer(nn::TransformerOptions(8, 2)

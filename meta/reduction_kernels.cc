@@ -92,8 +92,9 @@ Tensors cdist(const Arguments& in) {
 }
 
 Tensors cdist_backward(const Arguments& in) {
-  const at::Tensor x1 = in.tensor("x1"), grad = in.tensor("grad");
-  std::vector<int64_t> sizes = grad.sizes().vec();
+  // Of the distances' sizes is their gradient, too, whose name is another one since LibTorch 2.14.
+  const at::Tensor x1 = in.tensor("x1");
+  std::vector<int64_t> sizes = in.tensor("cdist").sizes().vec();
   sizes.back() = x1.size(-1);
   return {made_like(x1, sizes)};
 }

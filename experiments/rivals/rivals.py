@@ -3,7 +3,8 @@
 
     tools/bazel run -c opt //experiments/rivals -- --rivals=PYTHON
 
-PYTHON is a Python that has torch 2.11.0 and torchgpipe 0.0.7 (pip install torch==2.11.0 torchgpipe==0.0.7).
+PYTHON is a Python that has our LibTorch's version of torch, and torchgpipe 0.0.7:
+pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7
 Without it only LibTorch itself is compared, and the rivals' rows say so. Ctrl-C ends with what was measured.
 """
 

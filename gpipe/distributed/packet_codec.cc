@@ -88,7 +88,7 @@ void check_can_travel(const at::Tensor& tensor, c10::Device device) {
   if (tensor.layout() != c10::kStrided) what = "is not strided";
   if (tensor.layout() == c10::kStrided && !tensor.has_storage()) what = "has no memory of its own";
   if (!can_travel(tensor.scalar_type())) what = "has elements of a type that cannot be sent";
-  if (has_names(tensor)) what = "has named dimensions";
+  if (internal::has_names(tensor)) what = "has named dimensions";
   if (tensor._is_zerotensor()) what = "stands for zeros without memory";
   if (tensor.dim() > kMostDimensions) what = "has more than 64 dimensions";
   TORCH_CHECK_TYPE(what == nullptr, "a tensor of type ", tensor.toString(), " and shape ",

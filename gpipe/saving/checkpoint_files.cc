@@ -63,7 +63,7 @@ std::string part_name(const std::string& what, int64_t part, int64_t parts) {
   return what + numbers + kEnd;
 }
 std::string format_name() { return "gpipe checkpoint 1"; }
-std::string progress_name() { return std::string("progress") + kEnd; }
+std::string progress_name() { return "progress.safetensors"; }
 std::string index_name() { return "model.safetensors.index.json"; }
 
 bool is_checkpoint_file(const std::string& name) {

@@ -23,15 +23,13 @@ cc_library(
         "include",
         "include/cccl",
     ],
-    linkopts = [
-        "-L%{lib}",
-        "-Wl,-rpath,%{lib}",
-        "-lcudart",
-    ],
+    # Not the shared one: LibTorch would run on the toolkit's runtime instead of its own, and, with GNU ld, be linked with
+    # the NCCL that a toolkit's folder may have.
+    deps = [":cudart_static"],
 )
 
-# For kernels of our own. LibTorch brings a shared runtime, perhaps of another patch version; a static one does not get
-# into its way, and both use the same context.
+# For kernels of our own. LibTorch brings a shared runtime, perhaps of another minor version, such as 13.2 beside a
+# toolkit 13.0; a static one does not get into its way, and both use the same context.
 cc_library(
     name = "cudart_static",
     linkopts = [

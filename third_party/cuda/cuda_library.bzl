@@ -27,6 +27,8 @@ def _cuda_object_impl(ctx):
     output = ctx.actions.declare_file(ctx.label.name + ".o")
     numbers = ctx.attr._architectures[ArchitecturesInfo].numbers
     arguments = ctx.actions.args()
+    # The C++ of kernels and of the headers that they share with C++ sources, which is not LibTorch's: none includes a
+    # header of LibTorch. Every nvcc from 11 on knows it, 20 not before 12.
     arguments.add_all(["-c", ctx.file.src, "-o", output, "-std=c++17", "-O2", "-I", "."])
     arguments.add_all(["-Xcompiler", "-fPIC", "-Xcompiler", "-Wall,-Wextra"])
     for number in numbers:
@@ -58,7 +60,8 @@ def cuda_library(name, srcs, hdrs, stub_srcs, deps = [], stub_deps = [], **kwarg
     """A cc_library of CUDA kernels; where there is no toolkit, of `stub_srcs`.
 
     Kernels include their own headers (from the root of the workspace) and the CUDA runtime's, nothing else:
-    nvcc need not understand LibTorch.
+    nvcc need not understand LibTorch. Nor need the toolkit be of LibTorch's CUDA: kernels are compiled with its headers and
+    linked with its static runtime, and LibTorch's shared one, in the same program, may be of another minor version.
 
     Args:
       name: of the library.

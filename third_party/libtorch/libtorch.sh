@@ -13,6 +13,8 @@
 #                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
 #   libtorch.sh default prints the default version
+#   libtorch.sh tags    prints the options by which pip takes the wheels of the list, whichever Python runs it
+#   libtorch.sh cxx     prints the C++ standard that $GPIPE_LIBTORCH, or the default version, needs, such as 20
 #
 # $LIBTORCH_ROOT is taken if it is set, whichever version of the list it has. Else the version is $GPIPE_LIBTORCH or the
 # list's first, looked for in python3 on PATH, then in the cache. GPIPE_LIBTORCH_VERSIONS names another list
@@ -28,13 +30,20 @@ die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
-note() { printf 'GPipe: note: %s\n' "$@" >&2; }
+# note TEXT: once, however often the same is found.
+noted=""
+note() {
+  [[ ${noted} != *"$1"* ]] || return 0
+  noted+="$1"
+  printf 'GPipe: note: %s\n' "$1" >&2
+}
 [[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
   "Set it to the whole path, such as ${HOME}/my-cache."
 
 # listed: the versions of the list, the default first.
 listed() { sed -n 's/^version \([^ ]*\).*/\1/p' "${list}"; }
-# in_words: the same, for a message.
+default_version() { sed -n '/^version /{s/^version \([^ ]*\).*/\1/p;q}' "${list}"; }
+# in_words: all of them, for a message.
 in_words() { listed | paste -sd, | sed 's/,/, /g'; }
 # property NAME: of the chosen version, as versions.txt has it.
 property() { sed -n "s/^version ${version//./\\.} .*\\b$1=\\([^ ]*\\).*/\\1/p" "${list}"; }
@@ -47,11 +56,11 @@ pins() {
 choose() {
   version="$1"
   cached="${cache}/libtorch-${version}"
-  cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
+  cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z0-9-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
 }
 [[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
 # What is taken where no LIBTORCH_ROOT says otherwise.
-wanted="${GPIPE_LIBTORCH:-$(listed | head -n 1)}"
+wanted="${GPIPE_LIBTORCH:-$(default_version)}"
 grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
@@ -114,10 +123,12 @@ print(s.submodule_search_locations[0] if s and s.origin else "")' 2>/dev/null)" 
     if [[ ${found} == "${version}" && -z ${absent} ]]; then
       site="$(dirname "${torch}")"
       return 0
+    elif [[ -z ${found} ]]; then
+      note "python3's torch in ${torch} is passed over: it has no headers (include/torch)."
     elif [[ ${found} == "${version}" ]]; then
       note "python3's torch ${found} in ${torch} is passed over: it has no ${absent}."
     else
-      note "python3's torch ${found:-of an unknown version} in ${torch} is passed over: LibTorch ${version} is asked for."
+      note "python3's torch ${found} in ${torch} is passed over: LibTorch ${version} is asked for."
     fi
   fi
 
@@ -153,8 +164,9 @@ find_cuda() {
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
   # A program would load two runtimes, each with a state of its own.
-  found="$(sed -n 's/^#define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}.*/\1/p' "${cuda}/cuda_runtime_api.h" | head -n 1)"
-  needed="$(grep -aoE -m 1 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null | head -n 1 | sed 's/.*\.//')"
+  found="$(sed -n '/^#define CUDART_VERSION /{s/.* \([0-9]*\)[0-9]\{3\}.*/\1/p;q}' "${cuda}/cuda_runtime_api.h")"
+  # grep finds several, or nothing, or no file.
+  needed="$({ grep -aoE 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null || true; } | sed -n 's/.*\.//;1p')"
   [[ -z ${found} || -z ${needed} || ${found} == "${needed}" ]] ||
     die "${torch} is a LibTorch for CUDA ${needed}, but the headers in ${cuda} are of CUDA ${found}." \
       "Set CUDA_HOME to a CUDA Toolkit ${needed}, or take the LibTorch wheels (unset LIBTORCH_ROOT)."
@@ -172,10 +184,18 @@ find_all() {
   printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
+# tags: one option a line. With --platform, pip takes the tags literally: every one up to that of torch itself. The
+# Python version is that of the pinned files and need not be the one that runs pip.
+tags() {
+  printf '%s\n' --only-binary=:all: --python-version=3.11 --implementation=cp
+  printf -- '--platform=manylinux_2_%s_x86_64\n' {28..5}
+  printf -- '--platform=%s_x86_64\n' manylinux2014 manylinux2010 manylinux1
+}
+
 # download KIND PROOF INTO WHAT GIGABYTES: unpacks the pinned wheels of that kind, completely or not at all.
 download() {
-  local kind="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free tag
-  local -a platforms=()
+  local kind="$1" proof="$2" into="$3" what="$4" need="$5" log="$3.log" free
+  local -a tags=()
   [[ "$(uname -sm)" == "Linux x86_64" ]] || die "there are pinned wheels for Linux x86_64 only, this is $(uname -sm)." \
     "Set LIBTORCH_ROOT to a LibTorch ${version} made for this machine."
   python3 -m pip --version >/dev/null 2>&1 || die "python3 with pip is needed to download ${what}." \
@@ -201,17 +221,13 @@ download() {
   echo "GPipe: downloading ${what}, once, into ${into}" >&2
   mkdir -p "${into}.tmp/tmp"
   pins "${kind}" >"${into}.tmp/${kind}s.txt"
-  # With --platform, pip takes the tags literally: every one up to that of torch itself.
-  for tag in {28..5}; do platforms+=(--platform "manylinux_2_${tag}_x86_64"); done
-  platforms+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
+  mapfile -t tags < <(tags)
   # Where this script is killed, as Bazel does at Ctrl-C, pip is to end, too: it holds the lock.
   local -a dying=(setpriv --pdeathsig KILL)
   "${dying[@]}" true 2>/dev/null || dying=()
-  # --target unpacks without installing, so Debian's rule about system Pythons does not apply; the
-  # Python version is that of the pinned files and need not be the one that runs pip.
+  # --target unpacks without installing, so Debian's rule about system Pythons does not apply.
   if ! TMPDIR="${into}.tmp/tmp" "${dying[@]}" python3 -m pip install --no-cache-dir --disable-pip-version-check \
-    --no-deps --require-hashes --only-binary=:all: --python-version 3.11 --implementation cp \
-    "${platforms[@]}" --no-compile --target "${into}.tmp/site" -r "${into}.tmp/${kind}s.txt" >"${log}" 2>&1; then
+    --no-deps --require-hashes "${tags[@]}" --no-compile --target "${into}.tmp/site" -r "${into}.tmp/${kind}s.txt" >"${log}" 2>&1; then
     tail -n 5 "${log}" >&2
     rm -rf "${into}.tmp"
     # On a full disk the log may be cut short.
@@ -248,6 +264,8 @@ fetch_all() {
 case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
-  default) listed | head -n 1 ;;
-  *) die "usage: libtorch.sh find|fetch|default" ;;
+  default) default_version ;;
+  cxx) property cxx ;;
+  tags) tags ;;
+  *) die "usage: libtorch.sh find|fetch|default|cxx|tags" ;;
 esac

@@ -7,7 +7,7 @@ root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
 
-# make_torch DIR VERSION: makes the files that the script looks for in a LibTorch.
+# make_torch DIR VERSION: makes the files that the script looks for in a LibTorch, one with the new ABI.
 make_torch() {
   local -a parts
   IFS=. read -r -a parts <<<"$2"
@@ -15,23 +15,28 @@ make_torch() {
   printf '#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n' \
     "${parts[@]}" >"$1/include/torch/headeronly/version.h"
   touch "$1/include/ATen/core/Tensor.h" "$1/include/torch/csrc/api/include/torch/torch.h" \
-    "$1"/lib/lib{torch,torch_cpu,c10}.so
+    "$1"/lib/lib{torch,torch_cpu}.so
+  printf 'a name\n_ZNSt7__cxx1112basic_string\n' >"$1/lib/libc10.so"
 }
 
-# check NAME CODE TEXT [VARIABLE=VALUE...] COMMAND: the script ends with CODE and prints TEXT.
+# check NAME CODE TEXT [VARIABLE=VALUE...] COMMAND: the script ends with CODE and prints TEXT; !TEXT: and does not.
 check() {
   local name="$1" code="$2" text="$3" output actual
   shift 3
-  output="$(env -u LIBTORCH_ROOT PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" \
+  output="$(env -u LIBTORCH_ROOT -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" \
     GPIPE_CACHE="${root}/cache" CUDA_HOME="${root}/no-toolkit" "${@:1:$#-1}" "${script}" "${@: -1}" 2>&1)"
   actual=$?
-  if [[ ${actual} -ne ${code} || ${output} != *"${text}"* ]]; then
+  if [[ ${actual} -ne ${code} || (${text} != !* && ${output} != *"${text}"*) || (${text} == !* && ${output} == *"${text#!}"*) ]]; then
     printf 'FAILED: %s: exit %s, expected %s with "%s":\n%s\n' "${name}" "${actual}" "${code}" "${text}" "${output}" >&2
     failures=$((failures + 1))
   fi
 }
 
-version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' third_party/libtorch/requirements.txt)"
+# The list's versions, and the default one, which is the first.
+mapfile -t versions < <(awk '$1 == "version" { print $2 }' third_party/libtorch/versions.txt)
+version="${versions[0]}" another="${versions[-1]}"
+in_words="$(printf ', %s' "${versions[@]}")"
+in_words="${in_words:2}"
 mkdir -p "${root}/bin" "${root}/home" "${root}/empty"
 make_torch "${root}/plain" "${version}"
 make_torch "${root}/site/torch" "${version}"
@@ -45,9 +50,24 @@ touch "${root}/site/torch/lib/libtorch_cuda.so" "${root}/site/nvidia/cu13/includ
   "${root}"/old-toolkit/include/{cuda_runtime_api.h,crt/host_defines.h,thrust/tuple.h}
 make_torch "${root}/zip" "${version}" # as unpacked from a zip: for CUDA, with no wheels beside it
 touch "${root}/zip/lib/libtorch_cuda.so"
+make_torch "${root}/another" "${another}"
 make_torch "${root}/old" 2.9.1
 make_torch "${root}/broken" "${version}"
-rm "${root}/broken/lib/libc10.so"
+rm "${root}/broken/lib/libtorch_cpu.so"
+make_torch "${root}/bare" "${version}" # as the CPU wheels of 2.11
+rm -r "${root}/bare/include"
+make_torch "${root}/old-abi" "${version}"
+echo _ZNSs >"${root}/old-abi/lib/libc10.so"
+# For CUDA 13, beside headers of 12 and of 13. One library names the other often, and as a part of its code.
+for each in 12 13; do
+  make_torch "${root}/beside-${each}/torch" "${version}"
+  touch "${root}/beside-${each}/torch/lib/libtorch_cuda.so"
+  for _ in {1..2000}; do printf '\0libcudart.so.13\0cudaMalloc libcudart.so.13\n'; done >"${root}/beside-${each}/torch/lib/libc10_cuda.so"
+  mkdir -p "${root}/beside-${each}/nvidia/cu13/include/"{crt,cccl/thrust}
+  { printf '#define CUDART_VERSION  %s020\n' "${each}"; yes '#define __CUDART_API_VERSION CUDART_VERSION' | head -n 5000; } \
+    >"${root}/beside-${each}/nvidia/cu13/include/cuda_runtime_api.h"
+  touch "${root}/beside-${each}/nvidia/cu13/include/"{crt/host_defines.h,cccl/thrust/tuple.h}
+done
 
 # A python3 that has no torch and whose pip fails; PYTHON_TORCH and PIP_MAKES change that.
 cat >"${root}/bin/python3" <<'EOF'
@@ -62,7 +82,8 @@ while [[ $# -gt 0 && $1 != --target ]]; do shift; done
 [[ -z ${SLOW:-} || -e ${SLOW} ]] || { touch "${SLOW}" && sleep 3; }
 echo "${PIP_SAYS-no such host}" >&2
 makes="${PIP_MAKES:-}"
-[[ ${!#} == *-cuda.txt ]] && makes="${PIP_MAKES_CUDA:-}"
+[[ ${!#} == */headers.txt ]] && makes="${PIP_MAKES_CUDA:-}"
+[[ -z ${PINS:-} ]] || cat "${!#}" >>"${PINS}"
 [[ -n ${makes} ]] || exit 1
 mkdir -p "$2" && cp -r "${makes}/." "$2"
 EOF
@@ -85,10 +106,77 @@ check "no wheels: CCCL of a toolkit before 13" 0 "cccl=${root}/old-toolkit/inclu
 check "no wheels and no toolkit" 1 "no cuda_runtime_api.h was found" LIBTORCH_ROOT="${root}/zip" find
 check "no such folder" 1 "is not a folder" LIBTORCH_ROOT="${root}/nowhere" find
 check "no LibTorch" 1 "holds no LibTorch" LIBTORCH_ROOT="${root}/empty" find
-check "wrong version" 1 "is LibTorch 2.9.1, but GPipe needs ${version}" LIBTORCH_ROOT="${root}/old" find
-check "missing file" 1 "lib/libc10.so is missing" LIBTORCH_ROOT="${root}/broken" find
+check "a version that is not in the list" 1 "is LibTorch 2.9.1, which this GPipe does not support: ${in_words}." LIBTORCH_ROOT="${root}/old" find
+check "missing file" 1 "lib/libtorch_cpu.so is missing" LIBTORCH_ROOT="${root}/broken" find
+check "no headers" 1 "is a LibTorch without headers" LIBTORCH_ROOT="${root}/bare" find
+check "another ABI" 1 "was built with the old C++ ABI" LIBTORCH_ROOT="${root}/old-abi" find
+check "CUDA of another major version" 1 "is a LibTorch for CUDA 13, but the headers in ${root}/beside-12/nvidia/cu13/include are of CUDA 12" \
+  LIBTORCH_ROOT="${root}/beside-12" find
+check "CUDA of the same major version" 0 "cuda=${root}/beside-13/nvidia/cu13/include" LIBTORCH_ROOT="${root}/beside-13" find
 check "Python has it, but the CUDA headers are to be fetched" 3 "" PYTHON_TORCH="${root}/site/torch" find
-check "Python has another version" 3 "" PYTHON_TORCH="${root}/old" find
+check "Python has another version" 3 "GPipe: note: python3's torch ${another} in ${root}/another is passed over: LibTorch ${version} is asked for." \
+  PYTHON_TORCH="${root}/another" find
+check "Python has one without headers" 3 "GPipe: note: python3's torch in ${root}/bare is passed over: it has no headers" \
+  PYTHON_TORCH="${root}/bare" find
+check "Python has half of one" 3 "GPipe: note: python3's torch ${version} in ${root}/broken is passed over: it has no lib/libtorch_cpu.so" \
+  PYTHON_TORCH="${root}/broken" find
+check "nothing is passed over" 3 "!note" find
+
+# Versions of the list.
+check "the default" 0 "${version}" default
+for each in "${versions[@]}"; do
+  make_torch "${root}/each" "${each}"
+  check "LIBTORCH_ROOT, ${each}" 0 $'version='"${each}"$'\ncxx=' LIBTORCH_ROOT="${root}/each" find
+  check "${each} is chosen: Python has it" 0 $'version='"${each}"$'\ncxx=' GPIPE_LIBTORCH="${each}" PYTHON_TORCH="${root}/each" find
+done
+check "the C++ standard, of the list's first" 0 $'cxx=20\n' LIBTORCH_ROOT="${root}/plain" find
+check "the C++ standard, of its last" 0 $'cxx=17\n' LIBTORCH_ROOT="${root}/another" find
+check "the C++ standard alone" 0 20 cxx
+check "the C++ standard alone, of its last" 0 17 GPIPE_LIBTORCH="${another}" cxx
+check "the C++ standard alone, of none" 1 "GPIPE_LIBTORCH=1.0 is not a" GPIPE_LIBTORCH=1.0 cxx
+check "a chosen version: Python has the default" 3 "torch ${version} in ${root}/plain is passed over: LibTorch ${another} is asked for." \
+  GPIPE_LIBTORCH="${another}" PYTHON_TORCH="${root}/plain" find
+check "a chosen version that is not in the list" 1 "GPIPE_LIBTORCH=2.9.1 is not a LibTorch version that this GPipe supports: ${in_words}." \
+  GPIPE_LIBTORCH=2.9.1 find
+check "a chosen version that is not in the list: what to do" 1 "tools/libtorch_try 2.9.1" GPIPE_LIBTORCH=2.9.1 fetch
+check "half a version" 1 "GPIPE_LIBTORCH=${version%.*} is not a" GPIPE_LIBTORCH="${version%.*}" find
+check "a pattern" 1 "GPIPE_LIBTORCH=2.* is not a" GPIPE_LIBTORCH='2.*' find
+check "LIBTORCH_ROOT beats GPIPE_LIBTORCH" 0 $'\ntorch='"${root}/plain" LIBTORCH_ROOT="${root}/plain" GPIPE_LIBTORCH="${another}" find
+check "LIBTORCH_ROOT beats GPIPE_LIBTORCH, and says so" 0 \
+  "GPipe: note: GPIPE_LIBTORCH=${another} is passed over: LIBTORCH_ROOT=${root}/plain is LibTorch ${version}." \
+  LIBTORCH_ROOT="${root}/plain" GPIPE_LIBTORCH="${another}" find
+check "LIBTORCH_ROOT agrees with GPIPE_LIBTORCH" 0 "!note" LIBTORCH_ROOT="${root}/plain" GPIPE_LIBTORCH="${version}" find
+check "a chosen version is fetched: its pins" 0 "downloading LibTorch ${another}" GPIPE_LIBTORCH="${another}" GPIPE_CACHE="${root}/chosen" \
+  PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" PINS="${root}/pins" fetch
+# All of that version's section, and nothing else.
+if [[ "$(<"${root}/pins")" != "$(awk -v version="${another}" '$1 == "version" { inside = $2 == version }
+    inside && /^(wheel|header) / { print $2, $3 }' third_party/libtorch/versions.txt)" ]]; then
+  printf 'FAILED: the pins of %s:\n%s\n' "${another}" "$(<"${root}/pins")" >&2
+  failures=$((failures + 1))
+fi
+check "a chosen version is found" 0 "torch=${root}/chosen/libtorch-${another}/torch"$'\n' GPIPE_LIBTORCH="${another}" GPIPE_CACHE="${root}/chosen" find
+check "the default is not what was fetched" 3 "" GPIPE_CACHE="${root}/chosen" find
+check "what is passed over is said once while it is fetched" 0 $'asked for.\nGPipe: downloading LibTorch '"${version}" \
+  GPIPE_CACHE="${root}/chosen" PYTHON_TORCH="${root}/another" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch
+
+# Another list.
+printf '%s\n' "# A list" "" "version 9.9.0 cxx=23 cuda=14.1 nccl=3 tested=whole" "wheel torch==9.9.0 --hash=sha256:a" \
+  "header nvidia-cuda-cccl-cu14==14.1.1 --hash=sha256:b" >"${root}/list.txt"
+make_torch "${root}/new" 9.9.0
+check "another list: its default" 0 "9.9.0" GPIPE_LIBTORCH_VERSIONS="${root}/list.txt" default
+check "another list: its version" 0 $'version=9.9.0\ncxx=23\n' GPIPE_LIBTORCH_VERSIONS="${root}/list.txt" LIBTORCH_ROOT="${root}/new" find
+check "another list: not ours" 1 "which this GPipe does not support: 9.9.0." GPIPE_LIBTORCH_VERSIONS="${root}/list.txt" \
+  LIBTORCH_ROOT="${root}/plain" find
+check "no list" 1 "the list of LibTorch versions ${root}/nowhere.txt (GPIPE_LIBTORCH_VERSIONS) cannot be read" \
+  GPIPE_LIBTORCH_VERSIONS="${root}/nowhere.txt" find
+check "no command" 1 "usage: libtorch.sh find|fetch|default|cxx|tags" neither
+check "pip's options" 0 $'--python-version=3.11\n--implementation=cp\n--platform=manylinux_2_28_x86_64\n' tags
+# What the script reads from each section is there.
+while read -r line; do
+  [[ ${line} =~ ^version\ [0-9.]+\ cxx=(17|20)\ cuda=[0-9.]+\ nccl=[0-9.]+\ tested=(whole|exactness)$ ]] ||
+    check "a line of the list: ${line}" 0 "version, cxx, cuda, nccl, tested" default
+done < <(grep '^version' third_party/libtorch/versions.txt)
+
 check "nothing yet" 3 "" find
 check "no pip" 1 "apt-get install python3-pip" NO_PIP=1 fetch
 check "cache not writable" 1 "cannot write to /proc/nowhere" GPIPE_CACHE=/proc/nowhere fetch
@@ -116,7 +204,7 @@ check "no HOME" 1 "once into $(unset HOME && echo ~)/.cache/gpipe/libtorch" \
 
 # start VARIABLE=VALUE...: `fetch` in the background, until its pip has begun.
 start() {
-  env PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" CUDA_HOME="${root}/no-toolkit" "$@" "${script}" fetch >/dev/null 2>&1 &
+  env -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" CUDA_HOME="${root}/no-toolkit" "$@" "${script}" fetch >/dev/null 2>&1 &
   until [[ -e ${root}/begun ]]; do sleep 0.05; done
 }
 # A build that is killed while it downloads: pip, which has the lock, ends with it.

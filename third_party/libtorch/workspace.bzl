@@ -75,6 +75,7 @@ def _libtorch_impl(repository_ctx):
     repository_ctx.path(Label("//third_party/libtorch:versions.txt"))  # read by the script
     environment = _environment(repository_ctx)
     found = repository_ctx.execute([script, "find"], environment = environment)
+    fetched = None
     if found.return_code == 3:
         fetched = repository_ctx.execute(
             [script, "fetch"],
@@ -88,7 +89,8 @@ def _libtorch_impl(repository_ctx):
     if found.return_code:
         fail(_what_to_do(found.stderr, environment))
 
-    for line in found.stderr.split("\n"):
+    # While it was fetched, the terminal has shown them.
+    for line in [] if fetched else found.stderr.split("\n"):
         if line.startswith(_NOTE):
             # buildifier: disable=print
             print(line)
@@ -98,6 +100,13 @@ def _libtorch_impl(repository_ctx):
         key, _, value = line.partition("=")
         answer[key] = value
     torch = answer["torch"]
+    if "LIBTORCH_ROOT" in environment and environment.get("GPIPE_LIBTORCH", answer["version"]) != answer["version"]:
+        fail(("gpipe.libtorch in MODULE.bazel has version = \"{}\", but path = \"{}\" is LibTorch {}. " +
+              "Name the version that is there, or leave one of the two out.").format(
+            environment["GPIPE_LIBTORCH"],
+            environment["LIBTORCH_ROOT"],
+            answer["version"],
+        ))
 
     folders = ["include/ATen", "include/c10", "include/caffe2", "include/torch"]
     for folder in folders:

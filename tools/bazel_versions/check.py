@@ -20,6 +20,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# LibTorch's default version, as libtorch.sh would find it.
+LIBTORCH = re.search(
+    r"^version (\S+)", (HERE.parent.parent / "third_party/libtorch/versions.txt").read_text(), re.MULTILINE
+)[1]
 
 
 def _import_starlark():
@@ -40,8 +44,8 @@ from versions import LANGUAGE_RULES, LANGUAGE_SYMBOLS, LOADS, VERSIONS  # noqa: 
 ANSWERS = {
     "compiler.sh": {True: "gcc 12\n", False: "gcc 12\n"},
     "libtorch.sh": {
-        True: "torch=/opt/torch\ncuda=/opt/cuda\ncrt=/opt/crt\ncccl=/opt/cccl\nnccl=/opt/nccl\n",
-        False: "torch=/opt/my torch\ncuda=\ncrt=\ncccl=\nnccl=\n",
+        True: f"version={LIBTORCH}\ncxx=20\ntorch=/opt/torch\ncuda=/opt/cuda\ncrt=/opt/crt\ncccl=/opt/cccl\nnccl=/opt/nccl\n",
+        False: f"version={LIBTORCH}\ncxx=17\ntorch=/opt/my torch\ncuda=\ncrt=\ncccl=\nnccl=\n",
     },
     "nvcc": {True: "compute_80\ncompute_90\n", False: "compute_80\n"},
     "plotly.sh": {True: "/opt/plotly.min.js\n", False: "/opt/plotly.min.js\n"},

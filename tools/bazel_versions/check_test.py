@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from check import check  # noqa: E402
+from check import LIBTORCH, check  # noqa: E402
 
 # A small project in which all is well.
 PROJECT = {
@@ -159,11 +159,45 @@ PLANTED = [
 ]
 
 
-# The extension of this project, used by another module: its tags, and why they are refused ("": they are not).
+# The extension of this project, used by another module, the root: its tags, and why they are refused ("": they are not).
+# And those of a third one, that the root depends on, too.
 ROOT = Path(__file__).resolve().parents[2]
+LISTED = [
+    line.split()[1]
+    for line in (ROOT / "third_party/libtorch/versions.txt").read_text().splitlines()
+    if line.startswith("version ")
+]
 TAGS = [
     ('own.libtorch(path = "/opt/torch", version = "{version}")\nown.cuda(path = "/opt/cuda")\n', ""),
-    ('own.libtorch(version = "1.0.0")\n', 'the module "other" asks for gpipe.libtorch(version = "1.0.0")'),
+    *((f'own.libtorch(version = "{version}")\n', "") for version in LISTED),
+    (
+        'own.libtorch(version = "1.0.0")\n',
+        'the module "other" asks for gpipe.libtorch(version = "1.0.0"), which this GPipe does not support: '
+        + ", ".join(LISTED),
+    ),
+    (
+        'own.libtorch(version = "{version}")\nown.libtorch(version = "{last}")\n',
+        "several gpipe.libtorch(version = ...): {version}, {last}",
+    ),
+    (
+        'own.libtorch(path = "/opt/torch", version = "{last}")\n',
+        'has version = "{last}", but path = "/opt/torch" is LibTorch {version}',
+    ),
+    # A third module's.
+    ("", "", 'own.libtorch(version = "{version}")\n'),
+    ('own.libtorch(version = "{last}")\n', "", 'own.libtorch(version = "{last}")\n'),
+    (
+        "",
+        'the module "third" asks for gpipe.libtorch(version = "{last}"), but LibTorch {version} is chosen',
+        'own.libtorch(version = "{last}")\n',
+    ),
+    (
+        'own.libtorch(version = "{last}")\n',
+        'the module "third" asks for gpipe.libtorch(version = "{version}"), but LibTorch {last} is chosen',
+        'own.libtorch(version = "{version}")\n',
+    ),
+    # What lies there, nobody can know before it is looked at.
+    ('own.libtorch(path = "/opt/torch")\n', "", 'own.libtorch(version = "{last}")\n'),
     ('own.libtorch(path = "/a")\nown.libtorch(path = "/b")\n', "several gpipe.libtorch(path = ...): /a, /b"),
     ('own.cuda(path = "cuda")\n', "it has no / at its beginning"),
     # Of the two machines that check.py thinks of, one has it.
@@ -172,10 +206,14 @@ TAGS = [
     ('own.libtorch(folder = "/opt/torch")\n', "no attribute folder"),
 ]
 OTHER = """\
-module(name = "other")
+module(name = "{name}")
 bazel_dep(name = "gpipe")
 local_path_override(module_name = "gpipe", path = "..")
 own = use_extension("@gpipe//third_party:extensions.bzl", "gpipe")
+"""
+DEPENDS = """\
+bazel_dep(name = "third")
+local_path_override(module_name = "third", path = "../third")
 """
 
 
@@ -208,15 +246,22 @@ def run_planted(file, old, new, majors, where, why):
     return wrong
 
 
-def run_tags(tags, why):
+def run_tags(tags, why, third=None):
+    def named(text):
+        return text.replace("{version}", LIBTORCH).replace("{last}", LISTED[-1])
+
+    why = named(why)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         for name in ("BUILD.bazel", "MODULE.bazel", "WORKSPACE", "deps.bzl"):
             shutil.copy(ROOT / name, root)
         shutil.copytree(ROOT / "third_party", root / "third_party")
         (root / "other").mkdir()
-        pinned = (ROOT / "third_party/libtorch/requirements.txt").read_text().partition("torch==")[2].split()[0]
-        (root / "other/MODULE.bazel").write_text(OTHER + tags.replace("{version}", pinned))
+        depends = "" if third is None else DEPENDS
+        (root / "other/MODULE.bazel").write_text(OTHER.replace("{name}", "other") + depends + named(tags))
+        if third is not None:
+            (root / "third").mkdir()
+            (root / "third/MODULE.bazel").write_text(OTHER.replace("{name}", "third") + named(third))
         said = outcome(root)
     if len(said) != (3 if why else 0):
         return [f"rejected by [{' '.join(said)}]: {said}"]

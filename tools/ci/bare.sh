@@ -38,7 +38,8 @@ check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
 [[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
 if [[ ${failed} -eq 0 ]]; then
-  in_root=(tools/ci/bare_root.sh run "${root}" "${kept}" env GPIPE_CI_START="${GPIPE_CI_START}" GPIPE_CI_ALL="${GPIPE_CI_ALL:-}" bash)
+  in_root=(tools/ci/bare_root.sh run "${root}" "${kept}" env GPIPE_CI_START="${GPIPE_CI_START}" GPIPE_CI_ALL="${GPIPE_CI_ALL:-}"
+    GPIPE_LIBTORCH="${GPIPE_LIBTORCH:-}" bash)
   part "README" "${in_root[@]}" gpipe/tools/ci/readme.sh 8>&-
   part "sanitizers" "${in_root[@]}" gpipe/tools/ci/sanitizers.sh 8>&-
 fi

@@ -30,6 +30,10 @@ made_up tools/ci/sanitizers.sh <<'END'
 echo "in place: sanitizers"
 echo "3 passed, 0 failed"
 END
+mkdir -p "${clone}/third_party/libtorch"
+made_up third_party/libtorch/libtorch.sh <<'END'
+echo 20
+END
 made_up bin/git <<'END'
 [[ $1 != rev-parse || -z ${NO_CLONE:-} ]] || { printf 'fatal: not a git repository\nand more\n' >&2; exit 128; }
 END
@@ -43,7 +47,7 @@ check() {
     texts+=("$1")
     shift
   done
-  output="$(env -u GPIPE_CI_BARE PATH="${clone}/bin:${PATH}" GPIPE_CI_CACHE="${clone}/cache" GPIPE_CI_START="$(date +%s)" \
+  output="$(env -u GPIPE_CI_BARE -u GPIPE_LIBTORCH PATH="${clone}/bin:${PATH}" GPIPE_CI_CACHE="${clone}/cache" GPIPE_CI_START="$(date +%s)" \
     "${@:2}" bash "${clone}/tools/ci/bare.sh" 2>&1)"
   actual=$?
   for text in "exit ${code}" "${texts[@]}"; do
@@ -54,8 +58,10 @@ check() {
 }
 
 in_place="NOTE: the README's commands were not typed in a bare machine:"
-check "all tests are asked for in the bare machine, too" 0 "GPIPE_CI_ALL=yes bash gpipe/tools/ci/readme.sh" \
-  "GPIPE_CI_ALL=yes bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_CI_ALL=yes
+check "all tests are asked for in the bare machine, too" 0 "GPIPE_CI_ALL=yes GPIPE_LIBTORCH= bash gpipe/tools/ci/readme.sh" \
+  "GPIPE_CI_ALL=yes GPIPE_LIBTORCH= bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_CI_ALL=yes
+check "another LibTorch is asked for in the bare machine, too" 0 "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/readme.sh" \
+  "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_LIBTORCH=2.0
 # Three checks besides: the old root, the new one, the clone.
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --

@@ -3,7 +3,9 @@
 # clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
 #
 # GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it; GPIPE_CI_CACHE: the folder for
-# what outlives a run, GPIPE_CACHE if that is set; GPIPE_CI_ALL=1: tests that have passed before are run, too.
+# what outlives a run, GPIPE_CACHE if that is set; GPIPE_CI_ALL=1: tests that have passed before are run, too;
+# GPIPE_LIBTORCH: a version of third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and results
+# of its own where it is not the default one.
 
 bazel="${PWD}/tools/bazel"
 ci_root="${PWD}"
@@ -41,9 +43,20 @@ timed() {
 # the system notes at least once a day that it was read. CI has one of its own: that of a person may hold what only a
 # toolkit's headers let compile.
 flags=(--config=ci)
+of_version=""
+if [[ -n ${GPIPE_LIBTORCH:-} ]]; then
+  libtorch_cxx="$(third_party/libtorch/libtorch.sh cxx)" || exit 1
+  [[ ${libtorch_cxx} != 17 ]] || flags+=(--config=cxx17)
+  if [[ ${GPIPE_LIBTORCH} == "$(third_party/libtorch/libtorch.sh default)" ]]; then
+    unset GPIPE_LIBTORCH
+  else
+    export GPIPE_LIBTORCH
+    of_version="-libtorch-${GPIPE_LIBTORCH}"
+  fi
+fi
 : "${GPIPE_CI_CACHE:=${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}}"
 export GPIPE_CI_CACHE
-cache="${GPIPE_CI_CACHE}/ci-objects"
+cache="${GPIPE_CI_CACHE}/ci-objects${of_version}"
 # What the bare machine (tools/ci/bare.sh) has fetched serves this one, too: wheels are the same files for all.
 [[ ! -d ${GPIPE_CI_CACHE}/bare ]] || export GPIPE_CACHE="${GPIPE_CI_CACHE}/bare"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
@@ -61,7 +74,7 @@ free_kib() { df --output=avail --block-size=1K "$1" | awk 'NR == 2 { print $1 }'
 # oldest first.
 make_room() {
   local folder size file folders=()
-  for folder in "${GPIPE_CI_CACHE}/ci-objects" "${GPIPE_CI_CACHE}/bare/ci-objects"; do
+  for folder in "${GPIPE_CI_CACHE}"/{,bare/}ci-objects{,-libtorch-*}; do
     [[ ! -d ${folder} ]] || folders+=("${folder}")
   done
   [[ ${#folders[@]} -gt 0 ]] || return 0
@@ -89,8 +102,8 @@ keep_results() {
     cached_results=(--nocache_test_results)
     return
   fi
-  [[ -z ${GPIPE_CI_ALL:-} ]] || echo "${GPIPE_CI_START}" >"${GPIPE_CI_CACHE}/ci-results-since"
-  [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since")"
+  [[ -z ${GPIPE_CI_ALL:-} ]] || echo "${GPIPE_CI_START}" >"${GPIPE_CI_CACHE}/ci-results-since${of_version}"
+  [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since${of_version} ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since${of_version}")"
   # Tests do not read it. It is a part of what Bazel finds a result by.
   cached_results=(--cache_test_results=auto --flaky_test_attempts=1 "--test_env=GPIPE_CI_MACHINE=${machine}${since}")
   # Debian's Bazel runs exclusive tests without a sandbox, and keeps no result of such. From version 6 on they have one.

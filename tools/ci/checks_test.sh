@@ -7,7 +7,7 @@ count="${PWD}/tools/ci/count_tests.py"
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 export GPIPE_CACHE="${root}/cache"
-unset GPIPE_CI_CACHE GPIPE_CI_ALL
+unset GPIPE_CI_CACHE GPIPE_CI_ALL GPIPE_LIBTORCH
 failures=0
 
 # A clone whose Bazel passes one test, or has kept the result of an earlier run.
@@ -103,23 +103,50 @@ echo this >"${root}/machine"
 touch "${root}/no-folder"
 GPIPE_CI_CACHE="${root}/no-folder" try "no objects are kept" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'keep_results; tests "t" . //...'
 
+# A version of LibTorch that is not the default one: its flags, and objects and results of its own.
+mkdir -p "${root}/clone/third_party/libtorch"
+cat >"${root}/clone/third_party/libtorch/libtorch.sh" <<'END'
+#!/usr/bin/env bash
+[[ ${GPIPE_LIBTORCH:-} != 1.0 ]] || { echo "GPipe: 1.0 is unknown" >&2; exit 1; }
+case "$1" in
+  default) echo 3.0 ;;
+  cxx) [[ ${GPIPE_LIBTORCH:-} == 2.0 ]] && echo 17 || echo 20 ;;
+esac
+END
+chmod +x "${root}/clone/third_party/libtorch/libtorch.sh"
+objects="--disk_cache=${root}/cache/ci-objects"
+try "the default version" 0 "2 passed, 0 failed" "bazel test --config=ci ${objects} --" <<<'tests "t" . //...'
+GPIPE_LIBTORCH=3.0 try "the default version, by its name" 0 "2 passed, 0 failed" "bazel test --config=ci ${objects} --" <<<'tests "t" . //...'
+GPIPE_LIBTORCH=2.0 try "another version, which needs C++17" 0 "2 passed, 0 failed" \
+  "bazel test --config=ci --config=cxx17 ${objects}-libtorch-2.0 --" <<<'tests "t" . //...'
+GPIPE_LIBTORCH=2.5 try "another version, which needs C++20" 0 "2 passed, 0 failed" \
+  "bazel test --config=ci ${objects}-libtorch-2.5 --" <<<'tests "t" . //...'
+# shellcheck disable=SC2016 # expanded by that script
+GPIPE_LIBTORCH=2.5 try "another version: its parts know" 0 "1 passed, 0 failed" "LibTorch 2.5." \
+  <<<'check "a" bash -c "echo LibTorch \${GPIPE_LIBTORCH}."'
+GPIPE_LIBTORCH=2.5 GPIPE_CI_START=9 GPIPE_CI_ALL=1 try "another version: all, once" 0 "2 passed, 0 failed" "${result}=this-9 --" \
+  <<<'keep_results; tests "t" . //...'
+try "another version: what the default's results are is as before" 0 "2 passed, 0 failed" "${result}=this-8 --" \
+  <<<'keep_results; tests "t" . //...'
+GPIPE_LIBTORCH=1.0 try "a version that is not in the list" 1 "GPipe: 1.0 is unknown" <<<'check "a" true'
+
 # A disk of which 1500 KiB less than 1 GiB is free, and what is kept on it, 1 MiB each.
 mkdir -p "${root}/disk"
 printf '#!/usr/bin/env bash\n[[ $* == *1K* ]] && printf "Avail\\n1047076\\n" || printf "Avail\\n    0\\n"\n' >"${root}/disk/df"
 chmod +x "${root}/disk/df"
 on_disk() { # NAME LEFT COMMANDS
   rm -rf "${GPIPE_CACHE:?}"
-  mkdir -p "${GPIPE_CACHE}"/{,bare/}ci-objects "${GPIPE_CACHE}/libtorch"
+  mkdir -p "${GPIPE_CACHE}"/{,bare/}ci-objects "${GPIPE_CACHE}"/{libtorch,bare/ci-objects-libtorch-2.0}
   local file days
   while read -r days file; do
     head --bytes=1M /dev/zero >"${GPIPE_CACHE}/${file}"
     touch --date="${days} days ago" "${GPIPE_CACHE}/${file}"
-  done <<<$'9 ci-objects/a\n6 bare/ci-objects/b 2\n3 ci-objects/c\n1 ci-objects/d\n9 libtorch/e'
+  done <<<$'9 bare/ci-objects-libtorch-2.0/a\n6 bare/ci-objects/b 2\n3 ci-objects/c\n1 ci-objects/d\n9 libtorch/e'
   PATH="${root}/disk:${PATH}" try "$1" 0 "1 passed, 0 failed" "left: $2;" \
     <<<"check a true; $3; echo \"left: \$(find ${GPIPE_CACHE} -type f -printf '%f\n' | sort | tr '\n' ' ');\""
 }
 # Written long ago, read today.
-reads="touch --no-create --time=atime '${GPIPE_CACHE}/ci-objects/a'"
+reads="touch --no-create --time=atime '${GPIPE_CACHE}/bare/ci-objects-libtorch-2.0/a'"
 on_disk "there is room" "a b 2 c d e " "make_room 0"
 on_disk "the oldest go" "c d e " "make_room 1"
 on_disk "what the last days used stays, and what nobody else has" "d e " "make_room 5"

@@ -76,6 +76,8 @@ rm "${settings}"
 # Not optimized: it is quicker to compile, and some would build it so; what NDEBUG takes away is there. LibTorch's
 # headers are precompiled, as they may: without, this would take a quarter of an hour.
 flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --define=gpipe_precompiled=on)
+# Nor have they our --config=cxx17, but a standard of their own, over which the last one wins.
+flags=("${flags[@]/--config=cxx17/--cxxopt=-std=c++17}")
 tests "downstream" examples/downstream //...
 check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"
 (cd examples/downstream && "${bazel}" shutdown)

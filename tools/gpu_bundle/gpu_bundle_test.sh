@@ -5,6 +5,10 @@ set -uo pipefail
 packer="${PWD}/$1"
 programs=("${@:2}")
 torch="$(ldd "${3#*:}" | awk '$1 == "libtorch.so" {print $3}')"
+torch="${torch%/lib/libtorch.so}"
+# Such as 2.15.0+cu132, and 2.15.
+full="$(cat "${torch}"/{build-version,version.py} 2>/dev/null | grep -m 1 -oE '[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.+]*')"
+version="$(grep -oE '^[0-9]+\.[0-9]+' <<<"${full}")"
 work="$(mktemp -d)"
 trap 'rm -rf "${work}"' EXIT
 failures=0
@@ -31,6 +35,7 @@ expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
 expect 1 "more than --most_mib=1" "${packer}" --output="${work}/x.tar.xz" --most_mib=1 "${programs[@]:0:4}"
 [[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
 expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
+grep -qF " programs for LibTorch ${full}" "${work}/log" || fail "nothing tells for which LibTorch it is: ${full}"
 # Kernels are noted as missing where nvcc compiled none, and only there.
 for program in "${programs[@]}"; do [[ ${program} != *spin_kernel_cuda_test ]] || spins="${program#*:}"; done
 noted="$(grep -c 'no CUDA Toolkit compiled the kernels' "${work}/log")"
@@ -41,16 +46,24 @@ run="${work}/gpipe_gpu/run.sh"
 compgen -G "${work}/gpipe_gpu/lib/*torch*" >/dev/null && fail "LibTorch was packed"
 
 expect 0 "program/resnet101_speed" "${run}" --list
+expect 0 "LibTorch ${version} (these programs were built with ${full})" "${run}" --help
 expect 2 "--device=gpu: give cuda or cpu" "${run}" --device=gpu
 expect 2 "has no lib/libtorch.so" env LIBTORCH_ROOT="${work}" "${run}" --device=cpu
 mkdir -p "${work}/old/lib" && touch "${work}/old/lib/libtorch.so" && echo 2.5.1+cpu >"${work}/old/build-version"
-expect 2 "is LibTorch 2.5.1+cpu; 2.11 is needed" env LIBTORCH_ROOT="${work}/old" "${run}" --device=cpu
-echo 2.11.0+cpu >"${work}/old/build-version"
-expect 2 "LibTorch 2.11.0+cpu in ${work}/old/lib has no libtorch_cuda.so" env LIBTORCH_ROOT="${work}/old" "${run}"
+expect 2 "is LibTorch 2.5.1+cpu; this bundle was built with ${full}: give it a LibTorch ${version}" env LIBTORCH_ROOT="${work}/old" "${run}" --device=cpu
+echo "${version}.0+cpu" >"${work}/old/build-version"
+expect 2 "LibTorch ${version}.0+cpu in ${work}/old/lib has no libtorch_cuda.so" env LIBTORCH_ROOT="${work}/old" "${run}"
 expect 2 "set LIBTORCH_ROOT" env -u LIBTORCH_ROOT PATH="${work}/nothing:/bin" /bin/bash -c "hash -r; mkdir -p '${work}/bin'
   for tool in bash dirname cat sed grep; do ln -sf /bin/\${tool} '${work}/bin/'; done; PATH='${work}/bin' '${run}' --device=cpu"
 
-export LIBTORCH_ROOT="${torch%/lib/libtorch.so}"
+mv "${work}/gpipe_gpu/libtorch_version" "${work}/libtorch_version"
+expect 2 "libtorch_version, which says for which LibTorch this bundle is, is missing" "${run}" --device=cpu
+# For another one.
+echo 1.2.3+cu90 >"${work}/gpipe_gpu/libtorch_version"
+expect 2 "is LibTorch ${full}; this bundle was built with 1.2.3+cu90: give it a LibTorch 1.2" env LIBTORCH_ROOT="${torch}" "${run}" --device=cpu
+mv "${work}/libtorch_version" "${work}/gpipe_gpu/libtorch_version"
+
+export LIBTORCH_ROOT="${torch}"
 expect 0 '"program": "gpipe_testing_bitwise_cuda_test", "kind": "test", "device": "cpu", "exit_code": 0' \
   "${run}" --device=cpu --only='*bitwise*' --output="${work}/results"
 expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"

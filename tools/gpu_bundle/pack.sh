@@ -41,6 +41,18 @@ mkdir -p "${root}/lib"
 run_script="${arguments[0]}"
 install -m 755 "${run_script}" "${root}/run.sh"
 
+# Which LibTorch the programs are made for: run.sh looks for that one. As wheels have it, or an unpacked archive.
+library="$(ldd "${arguments[1]#*:}" | awk '$1 == "libtorch.so" { print $3 }')"
+version=""
+for file in "${library%/lib/libtorch.so}"/{build-version,version.py}; do
+  [[ -n ${version} || ! -r ${file} ]] || version="$(sed -n 's/^[^0-9]*\([0-9]*\.[0-9]*\.[0-9]*[a-z0-9.+]*\).*/\1/p' "${file}" | sed -n 1p)"
+done
+if [[ -z ${version} ]]; then
+  echo "error: the LibTorch of ${arguments[1]#*:}, ${library:-which is not found}, has no build-version and no version.py: nothing says which one it is" >&2
+  exit 1
+fi
+echo "${version}" >"${root}/libtorch_version"
+
 # What every Linux has is not packed; nor what LibTorch brings, which has one folder on the other machine.
 system='^(linux-vdso|ld-linux.*|libc|libm|libpthread|libdl|librt|libutil|libresolv)\.so'
 for argument in "${arguments[@]:1}"; do
@@ -75,8 +87,8 @@ if [[ ${bytes} -gt $((most_mib << 20)) ]]; then
   exit 1
 fi
 mv "${scratch}/archive" "${output}"
-printf 'written: %s, %d.%d MiB, %d programs\n' "${output}" $((bytes >> 20)) $(((bytes & 1048575) * 10 >> 20)) \
-  $((${#arguments[@]} - 1))
+printf 'written: %s, %d.%d MiB, %d programs for LibTorch %s\n' "${output}" $((bytes >> 20)) \
+  $(((bytes & 1048575) * 10 >> 20)) $((${#arguments[@]} - 1)) "${version}"
 if [[ ${without_kernels} -gt 0 ]]; then
   echo "note: no CUDA Toolkit compiled the kernels of ${without_kernels} programs. Their tests of order, which must keep a stream busy, will fail on a GPU: set CUDA_HOME, or put nvcc on PATH, and pack again (docs/gpu_runners.md)"
 fi

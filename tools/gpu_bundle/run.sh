@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Runs the programs of this bundle (tools/gpu_bundle/README.md in GPipe for C++) on a machine that has LibTorch 2.11.
+# Runs the programs of this bundle (tools/gpu_bundle/README.md in GPipe for C++) on a machine that has the LibTorch that
+# they were built with.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-version=2.11
+# What pack.sh has noted, such as 2.15.0+cu132; its patches are the same to programs.
+if ! built_with="$(cat "${here}/libtorch_version" 2>/dev/null)"; then
+  echo "error: ${here}/libtorch_version, which says for which LibTorch this bundle is, is missing: unpack the archive again" >&2
+  exit 2
+fi
+version="$(grep -oE '^[0-9]+\.[0-9]+' <<<"${built_with}")"
 
 usage() {
-  cat <<'END'
+  cat <<END
 usage: run.sh [--list] [--device=cuda|cpu] [--only=PATTERN]... [--benchmarks] [--output=DIR] [--timeout=SECONDS]
        run.sh [--device=cuda|cpu] [--timeout=SECONDS] NAME ARGUMENTS...
 
 Without a name it runs the tests, with --benchmarks the benchmarks too, and prints a line of JSON for each and one at
 the end: {"summary": true, "passed": ..., "failed": ..., "skipped": ...}. Its exit code is 0 if nothing failed.
-With a name it runs that program, such as `run.sh resnet101_speed --devices=cuda:0 --scale=small`; a test under the same
-rules, such as `run.sh gpipe_tests_graphs_graphs_cuda_test --gtest_filter='Graphs.*' --gtest_repeat=5`.
+With a name it runs that program, such as \`run.sh resnet101_speed --devices=cuda:0 --scale=small\`; a test under the same
+rules, such as \`run.sh gpipe_tests_graphs_graphs_cuda_test --gtest_filter='Graphs.*' --gtest_repeat=5\`.
 
   --list            the programs in here
   --device=cuda     where tests run. On cuda a skipped test is a failure; cpu shows that the bundle is whole: tests that
@@ -23,8 +29,8 @@ rules, such as `run.sh gpipe_tests_graphs_graphs_cuda_test --gtest_filter='Graph
                     default: results beside this script
   --timeout=SECONDS of each program; default 600, for a program by its name none
 
-LibTorch 2.11 is taken from LIBTORCH_ROOT (an unpacked LibTorch or a site-packages folder), else from the first of
-`python3` and `python` that has torch 2.11.
+LibTorch ${version} (these programs were built with ${built_with}) is taken from LIBTORCH_ROOT (an unpacked LibTorch or a
+site-packages folder), else from the first of \`python3\` and \`python\` that has torch ${version}.
 END
 }
 
@@ -56,7 +62,7 @@ find_torch() {
   if [[ -n ${LIBTORCH_ROOT:-} ]]; then
     torch="$(library_folder "${LIBTORCH_ROOT}")" || fail "LIBTORCH_ROOT=${LIBTORCH_ROOT} has no lib/libtorch.so and no torch/lib/libtorch.so"
     found="$(version_of "${torch}")"
-    [[ ${found} == "${version}".* ]] || fail "LIBTORCH_ROOT=${LIBTORCH_ROOT} is LibTorch ${found:-of an unknown version}; ${version} is needed"
+    [[ ${found} == "${version}".* ]] || fail "LIBTORCH_ROOT=${LIBTORCH_ROOT} is LibTorch ${found:-of an unknown version}; this bundle was built with ${built_with}: give it a LibTorch ${version}, or pack one for yours"
     return
   fi
   local seen=()
@@ -70,7 +76,7 @@ find_torch() {
     [[ ${found} == "${version}".* ]] && return
     seen+=("${python}: torch ${found:-of an unknown version}")
   done
-  fail "no LibTorch ${version} here (${seen[*]:-no python3}): set LIBTORCH_ROOT"
+  fail "no LibTorch ${version} here (${seen[*]:-no python3}), with which this bundle was built: set LIBTORCH_ROOT, or pack one for yours"
 }
 
 # A LibTorch for the CPU has the same version, and each test would fail one by one.

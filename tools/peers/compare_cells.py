@@ -8,7 +8,8 @@ machine that is busy for a while slows both.
     tools/bazel build -c opt //gpipe:pipeline_benchmark
     python3 tools/peers/compare_cells.py --pairs=8
 
-Needs a Python with torch 2.11.0 and torchgpipe 0.0.7 (pip install torch==2.11.0 torchgpipe==0.0.7).
+Needs a Python with our LibTorch's version of torch and torchgpipe 0.0.7:
+pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7
 """
 
 import argparse

@@ -9,7 +9,8 @@ the program but for rounding, and the time is another.
     OMP_NUM_THREADS=1 python3 tools/peers/language_model.py --begin=/tmp/begin --balance=5,6
     python3 tools/peers/language_model.py --begin=/tmp/begin --balance=11      # one process, no pipeline
 
-Needs a Python with torch 2.11.0 (pip install torch==2.11.0), and Debian's package bible-kjv-text or --text=FILE.
+Needs a Python with our LibTorch's version of torch (pip install torch==$(third_party/libtorch/libtorch.sh default)), and
+Debian's package bible-kjv-text or --text=FILE.
 """
 
 import argparse
@@ -248,12 +249,8 @@ def train(arguments, rank, stages):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum") / counted
 
     if stages > 1:
-        rows = BATCH // arguments.chunks
-        vectors = torch.empty(rows, LENGTH, WIDTH)
-        stage = PipelineStage(
-            module, rank, stages, torch.device("cpu"),
-            input_args=(torch.zeros((rows, LENGTH), dtype=torch.long) if rank == 0 else vectors,),
-            output_args=(torch.empty(rows, LENGTH, VOCABULARY) if rank == stages - 1 else vectors,))
+        # Shapes are inferred in the first step: since 2.15 given ones fail ("A GradientEdge root requires a gradient").
+        stage = PipelineStage(module, rank, stages, torch.device("cpu"))
         schedule = Schedule1F1B(stage, arguments.chunks, loss_fn=share_of_loss, scale_grads=False)
 
     losses, tokens, seconds = [], 0, 0.0

@@ -30,8 +30,7 @@ class GroupSums {
 
   // The tensor in which a leaf's gradients of this group are added up. Groups ascend. It stays at
   // its address until take().
-  at::Tensor* sum_of(const NodePtr& accumulator,
-                     const at::Tensor& leaf, int64_t group) {
+  at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& leaf, int64_t group) {
     auto& place = places_[accumulator.get()];
     if (place == nullptr) {
       entries_.push_back(std::make_unique<Entry>(Entry{accumulator, leaf, group, {}, {}}));

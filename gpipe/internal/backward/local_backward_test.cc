@@ -34,8 +34,7 @@ constexpr int kLeaves = 4;
 
 // Runs the backward of `outputs` in halves; the first half gives the gradient of `input`, if that
 // is defined.
-at::Tensor halves(const std::vector<at::Tensor>& outputs,
-                  const NodePtrTo<GradientSink>& input) {
+at::Tensor halves(const std::vector<at::Tensor>& outputs, const NodePtrTo<GradientSink>& input) {
   WalkVisitor visitor;
   visitor.settings.sinks = {input.get()};
   variable_list gradients = ones_for(outputs);

@@ -15,8 +15,9 @@
 #include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/internal/threads/default_generators.h"
 
-// give_up(), CudaPool and prepare_stream() rely on what was read in LibTorch 2.11 and is promised by nobody. Later
-// versions are not recorded with: docs/design/graphs.md ("LibTorch's side") says what they do otherwise.
+// give_up(), CudaPool and prepare_stream() rely on what was read in LibTorch 2.11 and is promised
+// by nobody. Later versions are not recorded with: docs/design/graphs.md ("LibTorch's side") says
+// what they do otherwise.
 #define GPIPE_RECORDS_CUDA_GRAPHS \
   (GPIPE_TORCH_HAS_CUDA && TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11)
 

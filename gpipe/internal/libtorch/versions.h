@@ -1,8 +1,9 @@
-// NodePtr, WeakNodePtr, make_node, has_names: what differs between the LibTorch versions that this repository
-// supports (third_party/libtorch/versions.txt).
+// NodePtr, WeakNodePtr, make_node, has_names: what differs between the LibTorch versions that this
+// repository supports (third_party/libtorch/versions.txt).
 //
-// Each difference is asked of LibTorch's own declarations, not of its version number, so that a version that is not in
-// the list works if it declares the same. No other file asks which LibTorch it is compiled with.
+// Each difference is asked of LibTorch's own declarations, not of its version number, so that a
+// version that is not in the list works if it declares the same. No other file asks which LibTorch
+// it is compiled with.
 #ifndef GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 #define GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 
@@ -17,11 +18,12 @@
 
 namespace gpipe::internal {
 
-// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.11, c10::intrusive_ptr later.
+// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.12, c10::intrusive_ptr
+// later.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
-// The owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of its own nodes without
-// recursion; a node made here is deleted the same way.
+// The owner of a new T, which is a torch::autograd::Node. LibTorch deletes a long chain of its own
+// nodes without recursion; a node made here is deleted the same way.
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
@@ -35,16 +37,18 @@ auto make_node(Arguments&&... arguments) {
 
 // The owner type that make_node<T> returns.
 template <typename T>
-using NodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
-                                     std::shared_ptr<T>, c10::intrusive_ptr<T>>;
+using NodePtrTo =
+    std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
+                       std::shared_ptr<T>, c10::intrusive_ptr<T>>;
 
 // What refers to a node without owning it; explicitly made from an owner.
 template <typename T>
-using WeakNodePtrTo = std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
-                                         std::weak_ptr<T>, c10::weak_intrusive_ptr<T>>;
+using WeakNodePtrTo =
+    std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
+                       std::weak_ptr<T>, c10::weak_intrusive_ptr<T>>;
 using WeakNodePtr = WeakNodePtrTo<torch::autograd::Node>;
 
-// Whether dimensions of the tensor have names. LibTorch 2.15 has no named tensors.
+// Whether dimensions of the tensor have names. LibTorch has no named tensors since 2.13.
 namespace versions {
 template <typename Tensor>
 auto has_names(const Tensor& tensor, int /*preferred*/) -> decltype(tensor.has_names()) {

@@ -4,8 +4,9 @@
     PYTHONPATH="LIBTORCH:$(tools/transformers/transformers.sh)" ATEN_CPU_CAPABILITY=default \\
         python3 models/testdata/transformers/make_golden.py
 
-LIBTORCH is the unpacked LibTorch of this repository, which is torch 2.11.0; the test runs under the same
-ATEN_CPU_CAPABILITY, because Llama's float32 sums depend on how wide the CPU's vectors are, also in a model of float64.
+LIBTORCH is the unpacked LibTorch of this repository (what is here was made by torch 2.11.0; 2.15.0 rounds a few values
+otherwise); the test runs under the same ATEN_CPU_CAPABILITY, because Llama's float32 sums depend on how wide the CPU's
+vectors are, also in a model of float64.
 
 A folder has the model, and golden.safetensors: `ids`, `targets`, and for float64 and float32 the logits, the mean cross
 entropy and its gradients under the names of the model's tensors. Attention is transformers' "eager".
