@@ -9,11 +9,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -122,8 +123,11 @@ void write(const IValue& value, const std::string& path) {
 
 std::vector<char> bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw std::runtime_error(absl::StrCat(path, " cannot be read; is it there?"));
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  std::vector<char> bytes(error ? 0 : size);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (error || !file) throw std::runtime_error(absl::StrCat(path, " cannot be read; is it there?"));
   return bytes;
 }
 

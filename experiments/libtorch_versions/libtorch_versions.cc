@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <stdexcept>
@@ -31,7 +32,7 @@ ABSL_FLAG(
     "Compare the results in these two files, A,B, or those of one file's numbers of threads.");
 ABSL_FLAG(int64_t, most_calls, 6,
           "With --record: calls of an operator with a type that are taken from each source.");
-ABSL_FLAG(int64_t, programs, 200, "With --record: random programs of the generator.");
+ABSL_FLAG(int64_t, programs, 1000, "With --record: random programs of the generator.");
 ABSL_FLAG(std::string, threads, "1,2,4", "With --replay: numbers of threads, one after another.");
 ABSL_FLAG(std::string, results, "", "With --replay: the file for the results.");
 ABSL_FLAG(bool, all, false, "With --compare: print the rows without a difference, too.");
@@ -52,12 +53,16 @@ constexpr char kUsage[] =
     "--json=table.json";
 
 constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kProgramsOfASource = 200;  // --most_calls is for so many together
 
 int record(const std::string& path) {
   Recorder recorder(absl::GetFlag(FLAGS_most_calls));
   at::set_num_threads(1);
   std::vector<Step> steps = zoo_steps();
-  steps.push_back(generated_steps(1, absl::GetFlag(FLAGS_programs)));
+  const int64_t programs = absl::GetFlag(FLAGS_programs);
+  for (int64_t done = 0; done < programs; done += kProgramsOfASource) {
+    steps.push_back(generated_steps(done + 1, std::min(kProgramsOfASource, programs - done)));
+  }
   for (const c10::ScalarType type : {c10::kFloat, c10::kDouble, c10::kBFloat16}) {
     for (const Step& step : steps) {
       const Recorder::Scope scope(recorder, step.name);

@@ -9,11 +9,12 @@
 namespace gpipe::experiments {
 
 // On copies of its arguments, without autograd, with the generator seeded. Arguments are found by
-// their names; one that the recording lacks has its default. A call that cannot be made here, or
+// their names, or by their places if they have new names; one that the recording lacks has its
+// default. A call that cannot be made here, or
 // throws, says why (Result::failure).
 Result replay(const Call& call);
 
-// All of them, each twice, with so many threads of LibTorch's.
+// All of them, each four times, with so many threads of LibTorch's.
 Replay replay(const Recording& recording, int64_t threads);
 
 }  // namespace gpipe::experiments

@@ -63,6 +63,8 @@ TEST(Replay, FindsArgumentsByTheirNames) {
               EqualsBitwise(x + x));
   EXPECT_EQ(replay({"aten::add.Tensor", "", "", {"self"}, {x}}).failure,
             "it needs an argument other");
+  EXPECT_THAT(replayed({"aten::sub.Tensor", "", "", {"former", "other"}, {x * 3, x}}),
+              EqualsBitwise(x * 2));
   EXPECT_EQ(replay({"aten::neg", "", "", {"self", "more"}, {x, x}}).failure,
             "it has no argument more");
 }

@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/side.h"
@@ -103,7 +104,7 @@ std::vector<Step> zoo_steps() {
 }
 
 Step generated_steps(uint64_t first, int64_t count) {
-  return {"generator", [first, count](c10::ScalarType type) {
+  return {absl::StrCat("programs from ", first), [first, count](c10::ScalarType type) {
             for (uint64_t seed = first; seed < first + static_cast<uint64_t>(count); ++seed) {
               run_generated(seed, type);
             }

@@ -1,7 +1,6 @@
 #include "experiments/libtorch_versions/table.h"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
@@ -21,10 +20,19 @@ std::string made_by(const Replays& replays) {
 void add_column(const Replays& labels, const Replay& a, const Replay& b, const std::string& column,
                 ComparedTable& table) {
   table.columns.push_back(column);
+  std::map<std::string, std::set<size_t>> left_out;
+  for (const Replay* run : {&a, &b}) {
+    for (size_t k = 0; k < labels.operators.size(); ++k) {
+      const std::vector<at::Tensor>& tensors = run->results[k].tensors;
+      for (size_t place = 0; place < tensors.size(); ++place) {
+        if (!tensors[place].defined()) left_out[labels.operators[k]].insert(place);
+      }
+    }
+  }
   for (size_t k = 0; k < labels.operators.size(); ++k) {
     std::vector<Cell>& cells = table.rows[{labels.operators[k], labels.types[k]}];
     cells.resize(table.columns.size());
-    cells.back().add(a.results[k], b.results[k]);
+    cells.back().add(a.results[k], b.results[k], left_out[labels.operators[k]]);
   }
 }
 
@@ -50,7 +58,7 @@ std::string text_of(const Cell& cell) {
 
 }  // namespace
 
-void Cell::add(const Result& a, const Result& b) {
+void Cell::add(const Result& a, const Result& b, const std::set<size_t>& left_out) {
   const auto cannot = [&](const std::string& reason) {
     ++incomparable;
     if (std::find(why.begin(), why.end(), reason) == why.end()) why.push_back(reason);
@@ -67,15 +75,10 @@ void Cell::add(const Result& a, const Result& b) {
     return;
   }
   Difference whole;
-  bool repeats = true;
   for (size_t k = 0; k < a.tensors.size(); ++k) {
-    if (a.tensors[k].defined() && b.tensors[k].defined()) {
-      whole.add(difference_of(a.tensors[k], b.tensors[k]));
-    } else {
-      repeats = false;
-    }
+    if (left_out.count(k) == 0) whole.add(difference_of(a.tensors[k], b.tensors[k]));
   }
-  if (!repeats) ++unrepeatable;
+  if (!left_out.empty()) ++unrepeatable;
   if (whole.equal()) {
     ++equal;
   } else if (!whole.incomparable.empty()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +18,12 @@ namespace gpipe::experiments {
 // Calls are equal, differ (by `difference`) or cannot be compared (`why`).
 struct Cell {
   int64_t calls = 0, equal = 0, differ = 0, incomparable = 0;
-  int64_t unrepeatable = 0;      // those with a result that is left out, as it does not repeat
+  int64_t unrepeatable = 0;      // those with a result that is left out
   Difference difference;         // over those that differ
   std::vector<std::string> why;  // each once
 
-  void add(const Result& a, const Result& b);
+  // `left_out`: the places of results that do not repeat, in this or another call of the operator.
+  void add(const Result& a, const Result& b, const std::set<size_t>& left_out);
 };
 
 struct ComparedTable {

@@ -51,6 +51,16 @@ TEST(Table, NamesWhatCannotBeCompared) {
                         "not repeat"));
 }
 
+TEST(Table, LeavesOutWhatOneCallOfAnOperatorDoesNotRepeat) {
+  const Result restless{"", {at::Tensor()}};
+  const std::string text = compare(replays("2.11.0", {{1, {gives(1), gives(1), restless}}}),
+                                   replays("2.15.0", {{1, {gives(2), gives(2), restless}}}))
+                               .to_markdown(true);
+  EXPECT_THAT(text, HasSubstr("`aten::a` | float32 | 1 of 1 differ"));
+  EXPECT_THAT(text, HasSubstr("`aten::b` | float32 | equal; 2 of 2 with a result that does not "
+                              "repeat |"));
+}
+
 TEST(Table, ComparesNumbersOfThreads) {
   const Replays both =
       replays("2.15.0", {{1, {gives(1), gives(1), gives(1)}}, {2, {gives(1), gives(2), gives(1)}}});
