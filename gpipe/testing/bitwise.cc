@@ -3,14 +3,13 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <iomanip>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string_view>
+
+#include "gpipe/testing/ulp.h"
 
 namespace gpipe::testing {
 namespace {
@@ -44,72 +43,52 @@ uint64_t bits_of(const char* data, size_t size) {
   return bits;
 }
 
-// How many numbers of this floating-point type lie between two; -0 and 0 count as one. Nothing for
-// a NaN, or for a type that is not a floating-point type of IEEE 754's layout.
 template <typename T>
-std::optional<uint64_t> ulp_of(uint64_t a, uint64_t b, T x, T y) {
-  if (x != x || y != y) return std::nullopt;
-  const uint64_t sign = uint64_t{1} << (8 * sizeof(T) - 1);
-  const uint64_t a_size = a & ~sign;
-  const uint64_t b_size = b & ~sign;
-  if ((a & sign) != (b & sign)) return a_size + b_size;
-  return a_size > b_size ? a_size - b_size : b_size - a_size;
-}
-
-struct Number {
-  std::string text;
-  std::optional<uint64_t> ulp;  // to the other
-};
-
-// One number of one part: `type` is not complex.
-template <typename T>
-Number floating(const char* expected, const char* actual) {
+std::string floating(const char* data) {
   T x;
-  T y;
-  std::memcpy(&x, expected, sizeof(T));
-  std::memcpy(&y, actual, sizeof(T));
+  std::memcpy(&x, data, sizeof(T));
   std::ostringstream text;
   text << std::setprecision(std::numeric_limits<T>::max_digits10);
   if constexpr (sizeof(T) <= 4) {
-    text << static_cast<float>(y);
+    text << static_cast<float>(x);
   } else {
-    text << y;
+    text << x;
   }
-  return {text.str(), ulp_of(bits_of(expected, sizeof(T)), bits_of(actual, sizeof(T)), x, y)};
+  return text.str();
 }
 
 template <typename T>
-Number integer(const char* actual) {
-  T y;
-  std::memcpy(&y, actual, sizeof(T));
-  return {std::to_string(y), std::nullopt};
+std::string integer(const char* data) {
+  T x;
+  std::memcpy(&x, data, sizeof(T));
+  return std::to_string(x);
 }
 
-// What `actual` is, and how far it is from `expected`.
-Number number(c10::ScalarType type, const char* expected, const char* actual) {
+// One number of one part: `type` is not complex.
+std::string number(c10::ScalarType type, const char* data) {
   switch (type) {
     case c10::kFloat:
-      return floating<float>(expected, actual);
+      return floating<float>(data);
     case c10::kDouble:
-      return floating<double>(expected, actual);
+      return floating<double>(data);
     case c10::kHalf:
-      return floating<c10::Half>(expected, actual);
+      return floating<c10::Half>(data);
     case c10::kBFloat16:
-      return floating<c10::BFloat16>(expected, actual);
+      return floating<c10::BFloat16>(data);
     case c10::kBool:
-      return {*actual != 0 ? "true" : "false", std::nullopt};
+      return *data != 0 ? "true" : "false";
     case c10::kByte:
-      return integer<uint8_t>(actual);
+      return integer<uint8_t>(data);
     case c10::kChar:
-      return integer<int8_t>(actual);
+      return integer<int8_t>(data);
     case c10::kShort:
-      return integer<int16_t>(actual);
+      return integer<int16_t>(data);
     case c10::kInt:
-      return integer<int32_t>(actual);
+      return integer<int32_t>(data);
     case c10::kLong:
-      return integer<int64_t>(actual);
+      return integer<int64_t>(data);
     default:
-      return {"?", std::nullopt};  // the bits beside it say all
+      return "?";  // the bits beside it say all
   }
 }
 
@@ -125,11 +104,10 @@ Parts parts_of(c10::ScalarType type) {
   return {c10::toRealValueType(type), size / 2, 2};
 }
 
-std::string element_text(const Parts& parts, const char* other, const char* data) {
+std::string element_text(const Parts& parts, const char* data) {
   std::ostringstream text;
   for (size_t p = 0; p < parts.count; ++p) {
-    text << (p > 0 ? " + i " : "")
-         << number(parts.type, other + p * parts.size, data + p * parts.size).text;
+    text << (p > 0 ? " + i " : "") << number(parts.type, data + p * parts.size);
   }
   text << " (0x" << std::hex << std::setfill('0');
   for (size_t p = 0; p < parts.count; ++p) {
@@ -141,20 +119,6 @@ std::string element_text(const Parts& parts, const char* other, const char* data
   return text.str();
 }
 
-// The larger of the parts' distances; nothing if a part that differs has no distance.
-std::optional<uint64_t> element_ulp(const Parts& parts, const char* a, const char* b) {
-  uint64_t result = 0;
-  for (size_t p = 0; p < parts.count; ++p) {
-    const char* x = a + p * parts.size;
-    const char* y = b + p * parts.size;
-    if (std::memcmp(x, y, parts.size) == 0) continue;
-    const auto ulp = number(parts.type, x, y).ulp;
-    if (!ulp.has_value()) return std::nullopt;
-    result = std::max(result, *ulp);
-  }
-  return result;
-}
-
 std::string value_difference(const at::Tensor& expected, const at::Tensor& actual) {
   const at::Tensor want = plain_copy(expected);
   const at::Tensor have = plain_copy(actual);
@@ -163,7 +127,8 @@ std::string value_difference(const at::Tensor& expected, const at::Tensor& actua
   const char* b = static_cast<const char*>(have.const_data_ptr());
   if (want.numel() == 0 || std::memcmp(a, b, want.numel() * size) == 0) return "";
 
-  const Parts parts = parts_of(want.scalar_type());
+  const c10::ScalarType type = want.scalar_type();
+  const Parts parts = parts_of(type);
   int64_t first = -1;
   int64_t count = 0;
   int64_t farthest = -1;
@@ -172,7 +137,7 @@ std::string value_difference(const at::Tensor& expected, const at::Tensor& actua
     if (std::memcmp(a + k * size, b + k * size, size) == 0) continue;
     if (first < 0) first = k;
     ++count;
-    const auto ulp = element_ulp(parts, a + k * size, b + k * size);
+    const auto ulp = ulp_distance(type, a + k * size, b + k * size);
     if (ulp.has_value() && (farthest < 0 || *ulp > largest)) {
       farthest = k;
       largest = *ulp;
@@ -181,9 +146,9 @@ std::string value_difference(const at::Tensor& expected, const at::Tensor& actua
   const char* x = a + first * size;
   const char* y = b + first * size;
   std::ostringstream text;
-  text << "differs first at " << index_text(want, first) << ": expected "
-       << element_text(parts, y, x) << ", is " << element_text(parts, x, y);
-  if (const auto ulp = element_ulp(parts, x, y); ulp.has_value()) text << ", " << *ulp << " ulp";
+  text << "differs first at " << index_text(want, first) << ": expected " << element_text(parts, x)
+       << ", is " << element_text(parts, y);
+  if (const auto ulp = ulp_distance(type, x, y); ulp.has_value()) text << ", " << *ulp << " ulp";
   text << "; " << count << " of " << want.numel() << " elements differ";
   if (count > 1 && farthest >= 0) {
     text << ", most by " << largest << " ulp at " << index_text(want, farthest);

@@ -1,0 +1,161 @@
+// LibTorch versions: which operators give other bits in another version of LibTorch, or with
+// another number of threads. See README.md in this folder.
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/run.h"
+#include "experiments/libtorch_versions/calls.h"
+#include "experiments/libtorch_versions/recorder.h"
+#include "experiments/libtorch_versions/replay.h"
+#include "experiments/libtorch_versions/steps.h"
+#include "experiments/libtorch_versions/table.h"
+
+ABSL_FLAG(std::string, record, "", "Record the steps' calls of operators into this file.");
+ABSL_FLAG(std::string, replay, "", "Make the calls of this file again; --results says whereto.");
+ABSL_FLAG(
+    std::string, compare, "",
+    "Compare the results in these two files, A,B, or those of one file's numbers of threads.");
+ABSL_FLAG(int64_t, most_calls, 6,
+          "With --record: calls of an operator with a type that are taken from each source.");
+ABSL_FLAG(int64_t, programs, 1000, "With --record: random programs of the generator.");
+ABSL_FLAG(std::string, threads, "1,2,4", "With --replay: numbers of threads, one after another.");
+ABSL_FLAG(std::string, results, "", "With --replay: the file for the results.");
+ABSL_FLAG(bool, all, false, "With --compare: print the rows without a difference, too.");
+ABSL_FLAG(std::string, json, "", "With --compare: write the whole table to this file.");
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr char kUsage[] =
+    "Which operators of the zoo's and the generator's training steps give other bits in another\n"
+    "version of LibTorch, or with another number of threads? Record the calls once, replay them\n"
+    "with each version, and compare:\n\n"
+    "  tools/bazel run //experiments/libtorch_versions -- --record=calls.pt\n"
+    "  tools/bazel run //experiments/libtorch_versions -- --replay=calls.pt --results=here.pt\n"
+    "  GPIPE_LIBTORCH=2.11.0 tools/bazel run --config=cxx17 //experiments/libtorch_versions -- \\\n"
+    "      --replay=calls.pt --results=there.pt\n"
+    "  tools/bazel run //experiments/libtorch_versions -- --compare=there.pt,here.pt "
+    "--json=table.json";
+
+constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kProgramsOfASource = 200;  // --most_calls is for so many together
+
+int record(const std::string& path) {
+  Recorder recorder(absl::GetFlag(FLAGS_most_calls));
+  at::set_num_threads(1);
+  std::vector<Step> steps = zoo_steps();
+  const int64_t programs = absl::GetFlag(FLAGS_programs);
+  for (int64_t done = 0; done < programs; done += kProgramsOfASource) {
+    steps.push_back(generated_steps(done + 1, std::min(kProgramsOfASource, programs - done)));
+  }
+  for (const c10::ScalarType type : {c10::kFloat, c10::kDouble, c10::kBFloat16}) {
+    for (const Step& step : steps) {
+      const Recorder::Scope scope(recorder, step.name);
+      step.run(type);
+      std::cerr << step.name << ", " << type << ": " << recorder.recording().calls.size()
+                << " calls so far\n";
+    }
+  }
+  if (!recorder.left_out().empty()) {
+    std::cout << "Left out, for tensors without plain memory: "
+              << absl::StrJoin(recorder.left_out(), ", ") << "\n";
+  }
+  save(recorder.recording(), path);
+  std::cout << "Recorded " << recorder.recording().calls.size() << " calls with LibTorch "
+            << version_here() << "\n";
+  return 0;
+}
+
+int replay_file(const std::string& path, const std::vector<int64_t>& threads,
+                const std::string& results) {
+  std::string checksum;
+  const Recording recording = load_recording(path, checksum);
+  Replays replays;
+  replays.version = version_here();
+  replays.capability = capability_here();
+  replays.recording = absl::StrCat(recording.version, "-", checksum);
+  for (const Call& call : recording.calls) {
+    replays.operators.push_back(call.op);
+    replays.types.push_back(call.type);
+  }
+  for (const int64_t count : threads) {
+    std::cerr << "replaying " << recording.calls.size() << " calls, threads: " << count << "\n";
+    replays.runs.push_back(replay(recording, count));
+  }
+  save(replays, results);
+  return 0;
+}
+
+int compare_files(const std::vector<std::string>& paths, const std::string& json) {
+  const Replays first = load_replays(command::user_path(paths[0]));
+  const ComparedTable table = paths.size() == 1
+                                  ? compare_threads(first)
+                                  : compare(first, load_replays(command::user_path(paths[1])));
+  std::cout << table.to_markdown(absl::GetFlag(FLAGS_all));
+  if (!json.empty()) command::write_result(json, table.to_json().dump(1) + "\n");
+  return 0;
+}
+
+command::Work prepare() {
+  const std::string recorded = absl::GetFlag(FLAGS_record);
+  const std::string replayed = absl::GetFlag(FLAGS_replay);
+  const std::string compared = absl::GetFlag(FLAGS_compare);
+  if (!recorded.empty() + !replayed.empty() + !compared.empty() != 1) {
+    throw std::invalid_argument(
+        "give one of --record=FILE, --replay=FILE and --compare=FILE,FILE; --help shows all three");
+  }
+  if (!recorded.empty()) {
+    command::in_range("most_calls", absl::GetFlag(FLAGS_most_calls), 1);
+    command::in_range("programs", absl::GetFlag(FLAGS_programs), 0);
+    return [path = command::output_file("record", recorded)] { return record(path); };
+  }
+  if (!replayed.empty()) {
+    std::vector<int64_t> threads;
+    for (const auto word : absl::StrSplit(absl::GetFlag(FLAGS_threads), ',')) {
+      int64_t count = 0;
+      if (!absl::SimpleAtoi(word, &count)) {
+        throw std::invalid_argument(
+            absl::StrCat("--threads: '", word, "' is not a number; give some, such as 1,2,4"));
+      }
+      threads.push_back(command::in_range("threads", count, 1, kMostThreads));
+    }
+    const std::string results = command::output_file("results", absl::GetFlag(FLAGS_results));
+    if (results.empty()) {
+      throw std::invalid_argument("--replay: say with --results=FILE where the results go");
+    }
+    return [path = command::user_path(replayed), threads, results] {
+      return replay_file(path, threads, results);
+    };
+  }
+  const std::vector<std::string> paths = absl::StrSplit(compared, ',');
+  if (paths.size() > 2) {
+    throw std::invalid_argument(
+        absl::StrCat("--compare: ", paths.size(), " files were given; give one or two"));
+  }
+  return [paths, json = command::output_file("json", absl::GetFlag(FLAGS_json))] {
+    return compare_files(paths, json);
+  };
+}
+
+}  // namespace
+}  // namespace gpipe::experiments
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command(argc, argv, gpipe::experiments::kUsage,
+                                     gpipe::experiments::prepare);
+}

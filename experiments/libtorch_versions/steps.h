@@ -1,0 +1,30 @@
+// Steps: the training steps whose operators are recorded: the zoo's and the generator's.
+#ifndef GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_
+#define GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpipe::experiments {
+
+struct Step {
+  std::string name;
+  // Computes in this type, on the CPU, on the calling thread.
+  std::function<void(c10::ScalarType type)> run;
+};
+
+// A step of each network of //models, small: forward, loss, backward, AdamW; then a forward as for
+// evaluation. The language models with LibTorch's attention, and with their own and dropout.
+std::vector<Step> zoo_steps();
+
+// All calls of the programs `first`, `first` + 1... (gpipe/testing/programs), in the plain model.
+// In bfloat16: the forward under autocast.
+Step generated_steps(uint64_t first, int64_t count);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_

@@ -1,0 +1,66 @@
+// Side: a program's model with its optimizer and batches; the plain model's calls of it.
+#ifndef GPIPE_TESTING_PROGRAMS_SIDE_H_
+#define GPIPE_TESTING_PROGRAMS_SIDE_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpipe/options.h"
+#include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/programs/program.h"
+
+namespace gpipe::testing::programs {
+
+struct Side {
+  Workshop workshop;
+  torch::nn::Sequential model{nullptr};
+  std::vector<at::Tensor> parameters;  // each once
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+// On accelerators the stages of every second program are on several devices, as far as there are
+// some.
+bool spreads(const Program& program);
+
+// On the CPU.
+Side make_side(const Program& program, bool copies_skips = false);
+void make_optimizer(const Program& program, const std::vector<at::Tensor>& parameters, Side& side);
+
+// A tensor given to the model, and the leaf behind it that gets the gradient.
+struct Given {
+  at::Tensor leaf;
+  at::Tensor tensor;
+  int64_t version = 0;  // of the leaf, when it was made
+};
+
+struct Batch {
+  std::vector<Given> inputs;
+  at::Tensor target;
+
+  Tensors tensors() const;
+};
+
+// The same at every call; each side makes its own, where its model begins and ends.
+Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
+
+// A target is one number per row: it fits every output, also of a program with layers left out.
+LossFn make_loss(const Program& program);
+
+// What LibTorch's generator is seeded with before a call.
+uint64_t call_seed(const Program& program, int64_t call);
+
+StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,
+                     const LossFn& loss);
+
+// Steps the optimizer and takes the gradients away, if the program does.
+void end_call(const Program& program, int64_t call, Side& side);
+
+}  // namespace gpipe::testing::programs
+
+#endif  // GPIPE_TESTING_PROGRAMS_SIDE_H_
