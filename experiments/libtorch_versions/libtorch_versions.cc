@@ -32,7 +32,9 @@ ABSL_FLAG(
     "Compare the results in these two files, A,B, or those of one file's numbers of threads.");
 ABSL_FLAG(int64_t, most_calls, 6,
           "With --record: calls of an operator with a type that are taken from each source.");
-ABSL_FLAG(int64_t, programs, 1000, "With --record: random programs of the generator.");
+ABSL_FLAG(std::string, hashes, "",
+          "Write a hash of what each random program leaves in the plain model into this file.");
+ABSL_FLAG(int64_t, programs, 1000, "With --record and --hashes: random programs of the generator.");
 ABSL_FLAG(std::string, threads, "1,2,4", "With --replay: numbers of threads, one after another.");
 ABSL_FLAG(std::string, results, "", "With --replay: the file for the results.");
 ABSL_FLAG(bool, all, false, "With --compare: print the rows without a difference, too.");
@@ -50,7 +52,9 @@ constexpr char kUsage[] =
     "  GPIPE_LIBTORCH=2.11.0 tools/bazel run --config=cxx17 //experiments/libtorch_versions -- \\\n"
     "      --replay=calls.pt --results=there.pt\n"
     "  tools/bazel run //experiments/libtorch_versions -- --compare=there.pt,here.pt "
-    "--json=table.json";
+    "--json=table.json\n\n"
+    "Or run random programs whole, and compare the files of two versions with diff:\n\n"
+    "  tools/bazel run //experiments/libtorch_versions -- --hashes=here.txt --programs=2000";
 
 constexpr int64_t kMostThreads = 1024;
 constexpr int64_t kProgramsOfASource = 200;  // --most_calls is for so many together
@@ -78,6 +82,17 @@ int record(const std::string& path) {
   save(recorder.recording(), path);
   std::cout << "Recorded " << recorder.recording().calls.size() << " calls with LibTorch "
             << version_here() << "\n";
+  return 0;
+}
+
+int hash_programs(const std::string& path) {
+  at::set_num_threads(1);
+  std::string lines;
+  const int64_t programs = absl::GetFlag(FLAGS_programs);
+  for (int64_t seed = 1; seed <= programs; ++seed) {
+    absl::StrAppend(&lines, seed, " ", generated_hash(static_cast<uint64_t>(seed)), "\n");
+  }
+  command::write_result(path, lines);
   return 0;
 }
 
@@ -115,9 +130,15 @@ command::Work prepare() {
   const std::string recorded = absl::GetFlag(FLAGS_record);
   const std::string replayed = absl::GetFlag(FLAGS_replay);
   const std::string compared = absl::GetFlag(FLAGS_compare);
-  if (!recorded.empty() + !replayed.empty() + !compared.empty() != 1) {
+  const std::string hashes = command::output_file("hashes", absl::GetFlag(FLAGS_hashes));
+  if (!recorded.empty() + !replayed.empty() + !compared.empty() + !hashes.empty() != 1) {
     throw std::invalid_argument(
-        "give one of --record=FILE, --replay=FILE and --compare=FILE,FILE; --help shows all three");
+        "give one of --record=FILE, --replay=FILE, --compare=FILE,FILE and --hashes=FILE; --help "
+        "shows all four");
+  }
+  if (!hashes.empty()) {
+    command::in_range("programs", absl::GetFlag(FLAGS_programs), 1);
+    return [hashes] { return hash_programs(hashes); };
   }
   if (!recorded.empty()) {
     command::in_range("most_calls", absl::GetFlag(FLAGS_most_calls), 1);

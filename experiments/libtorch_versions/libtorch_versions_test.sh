@@ -6,7 +6,7 @@ program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-expect_mistake "give one of --record=FILE, --replay=FILE and --compare=FILE,FILE"
+expect_mistake "give one of --record=FILE, --replay=FILE, --compare=FILE,FILE and --hashes=FILE"
 expect_mistake "give one of" --record="$work/a" --replay="$work/a"
 expect_mistake "say with --results=FILE" --replay="$work/a"
 expect_mistake "'two' is not a number" --replay="$work/a" --results="$work/b" --threads=two

@@ -7,9 +7,11 @@
 #include <torch/optim/adamw.h>
 
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/side.h"
@@ -49,12 +51,10 @@ NamedModel written_out(NamedModel model, const models::TransformerOptions& optio
   return model;
 }
 
-void run_generated(uint64_t seed, c10::ScalarType type) {
-  namespace programs = testing::programs;
-  programs::Program program = programs::random_program(seed, {});
-  program.in_double = type == at::kDouble;
-  program.autocast = type == at::kBFloat16;
-  if (program.autocast) program.entry = programs::Entry::kForward;
+namespace programs = testing::programs;
+
+// The plain model after all calls of the program; nothing for one that is not a valid model.
+std::optional<programs::Side> plain_run(const programs::Program& program) {
   programs::Side side = programs::make_side(program);
   programs::make_optimizer(program, side.model->parameters(), side);
   testing::PlainModel plain(side.model, program.chunks);
@@ -64,10 +64,29 @@ void run_generated(uint64_t seed, c10::ScalarType type) {
     try {
       programs::run_plain(program, plain, batch, programs::make_loss(program));
     } catch (const std::exception&) {
-      return;  // Some programs are no valid model; LibTorch has said so.
+      return std::nullopt;  // LibTorch has said so
     }
     programs::end_call(program, call, side);
   }
+  return side;
+}
+
+void run_generated(uint64_t seed, c10::ScalarType type) {
+  programs::Program program = programs::random_program(seed, {});
+  program.in_double = type == at::kDouble;
+  program.autocast = type == at::kBFloat16;
+  if (program.autocast) program.entry = programs::Entry::kForward;
+  plain_run(program);
+}
+
+// FNV-1a over the bits of a tensor, from `hash` on.
+uint64_t hashed(uint64_t hash, const at::Tensor& tensor) {
+  if (!tensor.defined()) return hash * 31;
+  const at::Tensor dense =
+      (tensor.layout() == c10::kStrided ? tensor : tensor.to_dense()).detach().contiguous();
+  const auto* const bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
+  for (size_t k = 0; k < dense.nbytes(); ++k) hash = (hash ^ bytes[k]) * 1099511628211U;
+  return hash;
 }
 
 }  // namespace
@@ -109,6 +128,17 @@ Step generated_steps(uint64_t first, int64_t count) {
               run_generated(seed, type);
             }
           }};
+}
+
+std::string generated_hash(uint64_t seed) {
+  const std::optional<programs::Side> side = plain_run(programs::random_program(seed, {}));
+  if (!side) return "invalid";
+  uint64_t hash = 14695981039346656037U;
+  for (const at::Tensor& parameter : side->model->parameters()) {
+    hash = hashed(hashed(hash, parameter), parameter.grad());
+  }
+  for (const at::Tensor& buffer : side->model->buffers()) hash = hashed(hash, buffer);
+  return absl::StrFormat("%016x", hash);
 }
 
 }  // namespace gpipe::experiments

@@ -25,6 +25,11 @@ std::vector<Step> zoo_steps();
 // In bfloat16: the forward under autocast.
 Step generated_steps(uint64_t first, int64_t count);
 
+// A hash of the bits that this program leaves in the plain model's parameters, gradients and
+// buffers, after all of its calls, in float32 (or as the program itself asks). "invalid" for a
+// program that is not a valid model.
+std::string generated_hash(uint64_t seed);
+
 }  // namespace gpipe::experiments
 
 #endif  // GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_
