@@ -61,7 +61,8 @@ choose() {
 [[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
 # What is taken where no LIBTORCH_ROOT says otherwise.
 wanted="${GPIPE_LIBTORCH:-$(default_version)}"
-grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
+# grep takes each line of a pattern for one.
+[[ ${wanted} != *[!0-9.]* ]] && grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
 
@@ -107,6 +108,9 @@ find_torch() {
     absent="$(missing_in "${torch}")"
     [[ -z ${absent} ]] || die "LIBTORCH_ROOT=${root}: ${torch}/${absent} is missing." \
       "Unpack LibTorch ${version} again, or unset LIBTORCH_ROOT."
+    # A folder may be put together of two. The library has its version as a text.
+    grep -aqF -- "${version}" "${torch}/lib/libtorch_cpu.so" || die "LIBTORCH_ROOT=${root} has headers of LibTorch ${version}, but ${torch}/lib/libtorch_cpu.so is of another version." \
+      "Unpack one version into a folder of its own and set LIBTORCH_ROOT to that, or unset it."
     # The new ABI's strings and lists have it in their names.
     grep -q __cxx11 "${torch}/lib/libc10.so" || die "LIBTORCH_ROOT=${root} was built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), which GPipe is not." \
       "Set it to a LibTorch with the new ABI (\"cxx11 ABI\"; all of 2.7 and later are), or unset it."
@@ -246,16 +250,20 @@ download() {
 }
 
 fetch_all() {
+  local had_cuda=""
   find_torch
   if [[ -z ${torch} ]]; then
     download wheel torch/lib/libtorch.so "${cached}" "LibTorch ${version} (2.6 GB)" 9
     find_torch
   fi
+  [[ ! -d ${cached_cuda} ]] || had_cuda=yes
   find_cuda
   if [[ -n ${cuda} && (-z ${crt} || -z ${cccl}) ]]; then
     download header nvidia/cu13/include/crt/host_defines.h "${cached_cuda}" \
       "the CUDA headers that LibTorch's wheels lack (3 MB)" 1
     find_cuda
+    [[ (-n ${crt} && -n ${cccl}) || -z ${had_cuda} ]] || die "crt/ or CCCL is missing in ${cached_cuda}: the cache is damaged." \
+      "Remove the folder ${cached_cuda} and build again; it will be downloaded again."
     [[ -n ${crt} && -n ${cccl} ]] || die "the section ${version} of ${list} lacks a header: crt/ or CCCL is not in ${cached_cuda}." \
       "This is a mistake in the repository; a CUDA Toolkit (CUDA_HOME) does not help here."
   fi

@@ -15,7 +15,8 @@ make_torch() {
   printf '#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n' \
     "${parts[@]}" >"$1/include/torch/headeronly/version.h"
   touch "$1/include/ATen/core/Tensor.h" "$1/include/torch/csrc/api/include/torch/torch.h" \
-    "$1"/lib/lib{torch,torch_cpu}.so
+    "$1/lib/libtorch.so"
+  printf 'version %s\n' "$2" >"$1/lib/libtorch_cpu.so"
   printf 'a name\n_ZNSt7__cxx1112basic_string\n' >"$1/lib/libc10.so"
 }
 
@@ -133,6 +134,10 @@ check "the C++ standard, of the list's first" 0 $'cxx=20\n' LIBTORCH_ROOT="${roo
 check "the C++ standard, of its last" 0 $'cxx=17\n' LIBTORCH_ROOT="${root}/another" find
 check "the C++ standard alone" 0 20 cxx
 check "the C++ standard alone, of its last" 0 17 GPIPE_LIBTORCH="${another}" cxx
+check "two versions in one variable" 1 "is not a LibTorch version" GPIPE_LIBTORCH="${version}"$'\n'"${another}" find
+make_torch "${root}/two" "${version}"
+echo "version 1.0.0" >"${root}/two/lib/libtorch_cpu.so"
+check "headers of one version, libraries of another" 1 "libtorch_cpu.so is of another version" LIBTORCH_ROOT="${root}/two" find
 check "the C++ standard alone, of none" 1 "GPIPE_LIBTORCH=1.0 is not a" GPIPE_LIBTORCH=1.0 cxx
 check "a chosen version: Python has the default" 3 "torch ${version} in ${root}/plain is passed over: LibTorch ${another} is asked for." \
   GPIPE_LIBTORCH="${another}" PYTHON_TORCH="${root}/plain" find
@@ -221,6 +226,7 @@ check "two at once: the second says that it waits, and has no need of pip" 0 "wa
   PIP_MAKES_CUDA="${root}/pinned" fetch
 wait
 check "a list that lacks CCCL" 1 "crt/ or CCCL is not in" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/half" fetch
+check "a damaged cache of CUDA's headers" 1 "Remove the folder ${root}/cache/cuda-cccl-" PIP_MAKES="${root}/site" fetch
 rm -r "${root}"/cache/{libtorch,cuda-cccl}-*
 check "fetched" 0 "downloading LibTorch ${version}" PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" fetch
 check "found after fetching" 0 "torch=${root}/cache/libtorch-${version}/torch" find

@@ -11,7 +11,8 @@ tools/ci/sanitizers.sh. FOLDER is what a machine keeps from run to run.
   rotation.py seen FOLDER LISTS EVENTS   records what has passed in Bazel's EVENTS, also as the result of an earlier run
   rotation.py left FOLDER LISTS          names the tests that none of the last three runs has seen
 
-The record is FOLDER/sanitizers-seen.json: of each test the number, the commit and the date of the run.
+The record is FOLDER/sanitizers-seen.json: of each test the number, the commit and the date of the run. Another
+LibTorch than the default (GPIPE_LIBTORCH) has files of its own, with its version behind the name.
 """
 
 import datetime
@@ -39,15 +40,27 @@ def write(text, *path):
     os.replace(path + ".new", path)
 
 
+# As tools/ci/checks.sh names what it keeps; it unsets the variable for the default version.
+OF_VERSION = "-libtorch-" + os.environ["GPIPE_LIBTORCH"] if os.environ.get("GPIPE_LIBTORCH") else ""
+RECORD = "sanitizers-seen" + OF_VERSION + ".json"
+CHANGED = "sanitizers-changed" + OF_VERSION
+
+
 def load(folder):
+    """The record; an empty one if there is none, or a damaged one, which the next run replaces."""
     try:
-        return json.loads("\n".join(lines(folder, "sanitizers-seen.json")))
-    except ValueError:
+        record = json.loads("\n".join(lines(folder, RECORD)))
+        return {
+            "run": int(record["run"]),
+            "commit": str(record["commit"]),
+            "seen": {label: {**seen, "run": int(seen["run"])} for label, seen in record["seen"].items()},
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
         return {"run": 0, "commit": "", "seen": {}}
 
 
 def save(folder, record):
-    write(json.dumps(record, indent=1, sort_keys=True), folder, "sanitizers-seen.json")
+    write(json.dumps(record, indent=1, sort_keys=True), folder, RECORD)
 
 
 def age(record, label):
@@ -60,7 +73,7 @@ def changed(folder):
     since, why = (last, "the last that sanitizers saw") if last and tidy.commit(last) else tidy.base()
     files = (tidy.git("diff", "--name-only", "--diff-filter=d", since, "HEAD") or "").splitlines() if since else []
     files = [name for name in files if tidy.is_cxx(name)]
-    write("\n".join([tidy.commit("HEAD") or "", *files]), folder, "sanitizers-changed")
+    write("\n".join([tidy.commit("HEAD") or "", *files]), folder, CHANGED)
     print("sanitizers: {} C++ files changed since {} ({})".format(len(files), since or "?", why))
 
 
@@ -84,7 +97,7 @@ def plan(folder, lists):
 
 def seen(folder, lists, events):
     record = load(folder)
-    commit = (lines(folder, "sanitizers-changed") or [""])[0]
+    commit = (lines(folder, CHANGED) or [""])[0]
     passed, failed = set(), set()
     for event in count_tests.events_of(count_tests.read(events)):
         if "testResult" in event:

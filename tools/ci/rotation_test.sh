@@ -112,6 +112,12 @@ NO_QUERY=1 try "Bazel does not know its tests" four 5 "FAILED: asan and ubsan: w
 rm "${root}/cache/sanitizers-seen.json"
 echo "half a rec" >"${root}/cache/sanitizers-seen.json"
 try "a broken record is none" four 5 "bazel: //p:a //p:b //p:c " "3 of 9 tests were seen in this run, 6 in none"
+cp "${root}/cache/sanitizers-seen.json" "${root}/good.json"
+for record in '{}' null '[]' 7 '"x"' '{"run": 3, "commit": "four", "seen": {"//p:a": {}}}'; do
+  echo "${record}" >"${root}/cache/sanitizers-seen.json"
+  try "a record that is ${record} is none" four 5 "bazel: //p:a //p:b //p:c " "3 of 9 tests were seen in this run, 6 in none"
+done
+cp "${root}/good.json" "${root}/cache/sanitizers-seen.json"
 python3 - "${root}/cache/sanitizers-seen.json" <<'END' || failures=$((failures + 1))
 import json, sys
 seen = json.load(open(sys.argv[1]))["seen"]["//p:a"]

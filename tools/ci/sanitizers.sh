@@ -33,7 +33,7 @@ query() {
 # uses the library. A file that Bazel does not know reaches nothing.
 plan() {
   local changed tests='(tests(//...) except attr(tags, "no-sanitizer|requires-gpu-nvidia|manual", tests(//...)))'
-  changed="set($(tail -n +2 "${kept}/sanitizers-changed" 2>/dev/null))"
+  changed="set($(tail -n +2 "${kept}/sanitizers-changed${of_version}" 2>/dev/null))"
   mkdir -p "${lists}"
   query "${tests}" >"${lists}/all"
   query "rdeps(//..., ${changed}, 4) intersect ${tests}" >"${lists}/near"
