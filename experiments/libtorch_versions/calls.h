@@ -63,9 +63,8 @@ bool can_copy(c10::ArrayRef<c10::IValue> values);
 // a plain number (the number).
 std::vector<c10::IValue> own_copies(c10::ArrayRef<c10::IValue> values);
 
-// Throw std::runtime_error, with the path, for a file that cannot be read, and
-// std::invalid_argument for one that is no such file. Without the checksum of `recording`, which
-// load_recording() gives.
+// Throw std::runtime_error, with the path, for a file that cannot be read or written, and
+// std::invalid_argument for one that is not of this kind. `checksum` becomes that of the file.
 void save(const Recording& recording, const std::string& path);
 void save(const Replays& replays, const std::string& path);
 Recording load_recording(const std::string& path, std::string& checksum);
