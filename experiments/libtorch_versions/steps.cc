@@ -6,12 +6,14 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <exception>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/programs/program.h"
 #include "gpipe/testing/programs/side.h"
@@ -53,19 +55,16 @@ NamedModel written_out(NamedModel model, const models::TransformerOptions& optio
 
 namespace programs = testing::programs;
 
-// The plain model after all calls of the program; nothing for one that is not a valid model.
-std::optional<programs::Side> plain_run(const programs::Program& program) {
+// The plain model after all calls of the program. Throws what LibTorch throws: some programs are
+// not a valid model.
+programs::Side plain_run(const programs::Program& program) {
   programs::Side side = programs::make_side(program);
   programs::make_optimizer(program, side.model->parameters(), side);
   testing::PlainModel plain(side.model, program.chunks);
   for (int64_t call = 0; call < program.calls; ++call) {
     const programs::Batch batch = programs::make_batch(program, call, c10::kCPU, c10::kCPU);
     at::manual_seed(programs::call_seed(program, call));
-    try {
-      programs::run_plain(program, plain, batch, programs::make_loss(program));
-    } catch (const std::exception&) {
-      return std::nullopt;  // LibTorch has said so
-    }
+    programs::run_plain(program, plain, batch, programs::make_loss(program));
     programs::end_call(program, call, side);
   }
   return side;
@@ -76,7 +75,10 @@ void run_generated(uint64_t seed, c10::ScalarType type) {
   program.in_double = type == at::kDouble;
   program.autocast = type == at::kBFloat16;
   if (program.autocast) program.entry = programs::Entry::kForward;
-  plain_run(program);
+  try {
+    plain_run(program);
+  } catch (const std::exception&) {  // not a valid model
+  }
 }
 
 // FNV-1a over the bits of a tensor, from `hash` on.
@@ -131,14 +133,19 @@ Step generated_steps(uint64_t first, int64_t count) {
 }
 
 std::string generated_hash(uint64_t seed) {
-  const std::optional<programs::Side> side = plain_run(programs::random_program(seed, {}));
-  if (!side) return "invalid";
-  uint64_t hash = 14695981039346656037U;
-  for (const at::Tensor& parameter : side->model->parameters()) {
-    hash = hashed(hashed(hash, parameter), parameter.grad());
+  try {
+    const programs::Side side = plain_run(programs::random_program(seed, {}));
+    uint64_t hash = 14695981039346656037U;
+    for (const at::Tensor& parameter : side.model->parameters()) {
+      hash = hashed(hashed(hash, parameter), parameter.grad());
+    }
+    for (const at::Tensor& buffer : side.model->buffers()) hash = hashed(hash, buffer);
+    return absl::StrFormat("%016x", hash);
+  } catch (const std::exception& error) {
+    return absl::StrCat(
+        "invalid: ", absl::string_view(error.what())
+                         .substr(0, std::min<size_t>(100, std::string(error.what()).find('\n'))));
   }
-  for (const at::Tensor& buffer : side->model->buffers()) hash = hashed(hash, buffer);
-  return absl::StrFormat("%016x", hash);
 }
 
 }  // namespace gpipe::experiments

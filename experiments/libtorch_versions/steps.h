@@ -26,8 +26,8 @@ std::vector<Step> zoo_steps();
 Step generated_steps(uint64_t first, int64_t count);
 
 // A hash of the bits that this program leaves in the plain model's parameters, gradients and
-// buffers, after all of its calls, in float32 (or as the program itself asks). "invalid" for a
-// program that is not a valid model.
+// buffers, after all of its calls, in float32 (or as the program itself asks). For a program
+// that is not a valid model "invalid: " and the beginning of what LibTorch says.
 std::string generated_hash(uint64_t seed);
 
 }  // namespace gpipe::experiments
