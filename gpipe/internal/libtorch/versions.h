@@ -2,8 +2,8 @@
 // repository supports (third_party/libtorch/versions.txt).
 //
 // Each difference is asked of LibTorch's own declarations, not of its version number, so that a
-// version that is not in the list works if it declares the same. No other file asks which LibTorch
-// it is compiled with.
+// version that is not in the list works if it declares the same. Only graphs/cuda_graph.cc asks for
+// the number: it relies on what one version does inside.
 #ifndef GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 #define GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 
