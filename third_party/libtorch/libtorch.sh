@@ -62,7 +62,7 @@ choose() {
 # What is taken where no LIBTORCH_ROOT says otherwise.
 wanted="${GPIPE_LIBTORCH:-$(default_version)}"
 # grep takes each line of a pattern for one.
-[[ ${wanted} != *[!0-9.]* ]] && grep -qxF -- "${wanted}" <(listed) || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
+{ [[ ${wanted} != *[!0-9.]* ]] && grep -qxF -- "${wanted}" <(listed); } || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
 
