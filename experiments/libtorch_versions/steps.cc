@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/programs/program.h"
@@ -133,18 +134,20 @@ Step generated_steps(uint64_t first, int64_t count) {
 }
 
 std::string generated_hash(uint64_t seed) {
+  const programs::Program program = programs::random_program(seed, {});
+  const std::string text = absl::StrReplaceAll(programs::to_text(program), {{"\n", " "}});
   try {
-    const programs::Side side = plain_run(programs::random_program(seed, {}));
+    const programs::Side side = plain_run(program);
     uint64_t hash = 14695981039346656037U;
     for (const at::Tensor& parameter : side.model->parameters()) {
       hash = hashed(hashed(hash, parameter), parameter.grad());
     }
     for (const at::Tensor& buffer : side.model->buffers()) hash = hashed(hash, buffer);
-    return absl::StrFormat("%016x", hash);
+    return absl::StrFormat("%016x %s", hash, text);
   } catch (const std::exception& error) {
-    return absl::StrCat(
-        "invalid: ", absl::string_view(error.what())
-                         .substr(0, std::min<size_t>(100, std::string(error.what()).find('\n'))));
+    const absl::string_view what = error.what();
+    return absl::StrCat("invalid: ", what.substr(0, std::min<size_t>(100, what.find('\n'))), " ",
+                        text);
   }
 }
 

@@ -27,7 +27,8 @@ Step generated_steps(uint64_t first, int64_t count);
 
 // A hash of the bits that this program leaves in the plain model's parameters, gradients and
 // buffers, after all of its calls, in float32 (or as the program itself asks). For a program
-// that is not a valid model "invalid: " and the beginning of what LibTorch says.
+// that is not a valid model "invalid: " and the beginning of what LibTorch says. Then, on the same
+// line, the program itself, so that a line that differs says what was in it.
 std::string generated_hash(uint64_t seed);
 
 }  // namespace gpipe::experiments
