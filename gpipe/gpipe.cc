@@ -38,6 +38,7 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/internal/threads/inside_pipeline.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/layout.h"
 #include "skip/skippable.h"
@@ -129,16 +130,21 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   const internal::WorkScope work;
   if (processes() != nullptr) {
     check_not_inside();
-    number_ = processes()->next_number();
   } else if (internal::first_alone_while_connected()) {
     internal::log_warning(
         "a pipeline was made without GPipeOptions::world, while this process is connected to "
         "others (World::from_environment): each process that makes such a one trains a whole model "
         "alone. To train one together, give .world(world)");
   }
+  if (processes() == nullptr) {
+    build(module, options);
+    return;
+  }
   internal::in_call(processes(), [&] {
+    number_ = processes()->next_number();
     build(module, options);
     end_together("the making");
+    processes()->take_number();
     return true;
   });
 }
@@ -265,6 +271,7 @@ void GPipeImpl::place_layers() {
 }
 
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
+  internal::check_outside_of_pipelines("torch::load into a pipeline");
   TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::load into a pipeline over several processes: each has a part of the "
                     "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
@@ -290,6 +297,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
 }
 
 void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
+  internal::check_outside_of_pipelines("torch::save of a pipeline");
   TORCH_CHECK_VALUE(world_.processes_each() == 1,
                     "torch::save of a pipeline over several processes: each has the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
@@ -361,6 +369,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     if (options != nullptr) internal::add_terms(*options, terms);
     terms.rows = rows;
     terms.seed = internal::draw_step_seed();
+    terms.zero_grads = zero_grads_;
     terms.changed_ties = pipeline_->ties().changed();
     terms.trained_ties = pipeline_->ties().trained();
     const internal::CallBegin begin = internal::begin_together(
@@ -405,25 +414,24 @@ torch::Tensor GPipeImpl::forward(torch::Tensor input) {
   const bool needed = pipeline_ == nullptr || pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(!needed || input.defined() || processes() != nullptr,
                     "the input is an undefined tensor");
-  Tensors outputs = forward(input.defined() ? Tensors{std::move(input)} : Tensors());
-  if (pipeline_ != nullptr && !pipeline_->has_last_stage()) return {};
-  if (outputs.empty() && world_.replicas() > 1) return {};  // for no rows
-  TORCH_CHECK_VALUE(outputs.size() == 1, "the model gives ", outputs.size(),
-                    " values; call forward with a std::vector<Tensor> to get them all");
-  return std::move(outputs[0]);
+  Tensors outputs =
+      forward_all(input.defined() ? Tensors{std::move(input)} : Tensors(), /*one_output=*/true);
+  return outputs.empty() ? at::Tensor() : std::move(outputs[0]);
 }
 
-Tensors GPipeImpl::forward(Tensors inputs) {
+Tensors GPipeImpl::forward(Tensors inputs) { return forward_all(inputs, /*one_output=*/false); }
+
+Tensors GPipeImpl::forward_all(const Tensors& inputs, bool one_output) {
   check_not_inside();
   TORCH_CHECK_VALUE(!inputs.empty() || processes() != nullptr, "forward was given no input tensor");
   if (!pipeline_) return inputs;
   const internal::WorkScope work;
   // exit() in a layer may destroy the module (e.g. a static object), but not what is running.
   const std::shared_ptr<internal::Pipeline> pipeline = pipeline_;
-  return internal::in_call(processes(), [&] { return run_forward(inputs); });
+  return internal::in_call(processes(), [&] { return run_forward(inputs, one_output); });
 }
 
-Tensors GPipeImpl::run_forward(const Tensors& inputs) {
+Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
   const bool record = c10::GradMode::is_enabled();
   TORCH_CHECK_VALUE(!record || processes() == nullptr,
                     "forward over several processes records no gradients: autograd's graph ends "
@@ -431,10 +439,12 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs) {
                     "forward under torch::NoGradGuard");
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
   pipeline_->run_forward(*pass);
+  Tensors outputs = outputs_of(*pass, inputs);
+  const bool some = pipeline_->has_last_stage() && pass->micro_batches() > 0;
+  TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
+                    " values; call forward with a std::vector<Tensor> to get them all");
   end_together("forward");
   if (!pipeline_->has_last_stage()) return {};
-  Tensors outputs = pass->mini_batch.join(pass->outputs);
-  if (pass->micro_batches() == 1) own_memory(inputs, pass->plan.model, outputs);
   std::vector<bool> needs_grad(outputs.size(), false);
   bool any = false;
   for (const Packet& packet : pass->outputs) {
@@ -486,18 +496,24 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
     }
   }
   pipeline_->check_late();
+  StepResult result;
+  if (options.keep_outputs()) result.outputs = outputs_of(pass, inputs);
+  // Behind it nothing may throw: the others go on.
   if (processes() != nullptr) {
     losses =
         internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage());
   }
-  StepResult result;
   result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);
-  if (options.keep_outputs() && pipeline_->has_last_stage()) {
-    result.outputs = pass.mini_batch.join(pass.outputs);
-    if (pass.micro_batches() == 1) own_memory(inputs, pass.plan.model, result.outputs);
-  }
   return result;
+}
+
+// Where the last stage is.
+Tensors GPipeImpl::outputs_of(const Pass& pass, const Tensors& inputs) const {
+  if (!pipeline_->has_last_stage()) return {};
+  Tensors outputs = pass.mini_batch.join(pass.outputs);
+  if (pass.micro_batches() == 1) own_memory(inputs, pass.plan.model, outputs);
+  return outputs;
 }
 
 Placement GPipeImpl::placement() const {
@@ -598,11 +614,13 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
 }
 
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
-  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
-    return internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite,
-                                    processes(), call_name("clip_grad_norm_"));
+    const double norm =
+        internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite, processes(),
+                                 call_name("clip_grad_norm_"));
+    end_together("clip_grad_norm_");  // scaling may fail here alone
+    return norm;
   });
 }
 
@@ -630,7 +648,6 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
 }
 
 std::string GPipeImpl::parameter_hash() const {
-  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
@@ -648,7 +665,6 @@ std::string GPipeImpl::parameter_hash() const {
 }
 
 void GPipeImpl::materialize(const LayerInit& init) {
-  if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   internal::in_call(processes(), [&] {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
@@ -716,6 +732,11 @@ void GPipeImpl::to(torch::Device device, torch::Dtype, bool) { refuse_move(devic
 void GPipeImpl::to(torch::Device device, bool) { refuse_move(device); }
 void GPipeImpl::to(torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(dtype, non_blocking);
+}
+
+void GPipeImpl::zero_grad(bool set_to_none) {
+  ++zero_grads_;
+  torch::nn::Module::zero_grad(set_to_none);
 }
 
 void GPipeImpl::pretty_print(std::ostream& stream) const {

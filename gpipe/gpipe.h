@@ -189,6 +189,9 @@ class GPipeImpl : public torch::nn::Module {
   // Called by torch::save. Over several processes it throws c10::ValueError: none has all values.
   void save(torch::serialize::OutputArchive& archive) const override;
 
+  // Over several processes a step compares how often it was called, and warns once.
+  void zero_grad(bool set_to_none = true) override;
+
   void pretty_print(std::ostream& stream) const override;
 
  private:
@@ -216,7 +219,9 @@ class GPipeImpl : public torch::nn::Module {
   // `options`: null for a forward.
   std::unique_ptr<internal::Pass> prepare(const char* what, const Tensors& inputs,
                                           bool needs_record, const StepOptions* options) const;
-  Tensors run_forward(const Tensors& inputs);
+  // `one_output`: the model must give one, where it gives any.
+  Tensors forward_all(const Tensors& inputs, bool one_output);
+  Tensors run_forward(const Tensors& inputs, bool one_output);
   StepResult run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                       const StepOptions& options);
   StepResult run_evaluation(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
@@ -227,11 +232,13 @@ class GPipeImpl : public torch::nn::Module {
                                                  bool backward) const;
   Schedule schedule_of(const char* what, const StepOptions& options,
                        const internal::Pass& pass) const;
+  Tensors outputs_of(const internal::Pass& pass, const Tensors& inputs) const;
   StepResult result_of(const char* what, internal::Pass& pass, const Tensors& inputs,
                        const StepOptions& options) const;
 
   World world_;
-  int64_t number_ = 0;    // of this pipeline, among those of these processes
+  int64_t number_ = 0;  // of this pipeline, among those of these processes
+  int64_t zero_grads_ = 0;
   bool on_meta_ = false;  // layers of this process are, and must not be
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;

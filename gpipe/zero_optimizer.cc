@@ -78,6 +78,11 @@ void ZeroOptimizer::step() {
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
     optimizer_->step();
     if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
+    // What one of them throws there, all learn before they go on.
+    if (processes != nullptr) {
+      (void)processes->exchange("the end of " + pipe_->call_name("ZeroOptimizer::step"), "",
+                                /*is_patient=*/true);
+    }
     return true;
   });
 }

@@ -36,6 +36,21 @@ std::string shown(const std::string& value, std::size_t difference) {
          " bytes, from byte " + std::to_string(begin) + ")";
 }
 
+std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64_t ahead,
+                        const Agreement::Words& of_ahead) {
+  const uint64_t calls = of_ahead.call - of_behind.call;
+  const std::string next = std::to_string(of_ahead.call + 1);
+  return name_of(behind) + " is " + std::to_string(calls) + (calls == 1 ? " call" : " calls") +
+         " behind " + name_of(ahead) + ": it is in its call " + std::to_string(of_behind.call) +
+         ", at " + quoted(of_behind.name) + ", and " + name_of(ahead) + " in its call " +
+         std::to_string(of_ahead.call) + ", at " + quoted(of_ahead.name) +
+         ". Each rank counts the calls of all ranks that it has begun, also those that failed, and "
+         "one failed on " +
+         name_of(ahead) + " before " + name_of(behind) +
+         " came to it. All ranks throw this, and go on together with call " + next +
+         "; until then the calls of " + name_of(behind) + " throw";
+}
+
 }  // namespace
 
 std::optional<std::string> Agreement::add(int64_t rank, Words words) {
@@ -46,6 +61,13 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
   if (other != words_.end()) {
     const auto& low = own->first < other->first ? *own : *other;
     const auto& high = own->first < other->first ? *other : *own;
+    if (low.second.call != high.second.call) {
+      decided_ = true;
+      const auto& behind = low.second.call < high.second.call ? low : high;
+      const auto& ahead = low.second.call < high.second.call ? high : low;
+      given_up_ = ahead.second.call;
+      return behind_text(behind.first, behind.second, ahead.first, ahead.second);
+    }
     if (low.second.name != high.second.name) {
       decided_ = true;
       return name_of(low.first) + " is at " + quoted(low.second.name) + ", " + name_of(high.first) +

@@ -24,10 +24,11 @@ class Disagreement : public std::invalid_argument {
 class Agreement {
  public:
   struct Words {
-    std::string name;  // of the call
+    std::string name;  // of what is compared or exchanged
     std::string value;
     bool is_collected = false;  // the value; else it is compared
     bool is_patient = false;    // never gives up
+    uint64_t call = 0;          // the number of the rank's call that it belongs to
   };
 
   explicit Agreement(int64_t size) : size_(size) {}
@@ -41,6 +42,10 @@ class Agreement {
   // is a verdict already, or for who is patient.
   std::optional<std::string> give_up(const std::string& waited);
 
+  // After a verdict about ranks in different calls: the largest number of a call among them. No
+  // rank makes it, nor one before it, any more. Else 0.
+  uint64_t given_up() const { return given_up_; }
+
   // After an empty verdict: what was collected, by rank. Nothing of values that were compared.
   std::vector<std::string> take_values();
 
@@ -52,6 +57,7 @@ class Agreement {
   std::map<int64_t, Words> words_;  // by rank
   bool decided_ = false;
   bool agreed_ = false;  // the verdict was empty
+  uint64_t given_up_ = 0;
 };
 
 }  // namespace gpipe::distributed

@@ -36,6 +36,19 @@ TEST(Agreement, NamesTwoRanksAndBothValuesAtOnce) {
   EXPECT_TRUE(agreement.complete());
 }
 
+// Also where they are at the same point.
+TEST(Agreement, NamesWhoIsInAnotherCall) {
+  Agreement agreement(3);
+  EXPECT_EQ(agreement.add(2, {"step", "8", false, false, 7}), std::nullopt);
+  EXPECT_THAT(agreement.add(1, {"step", "8", false, false, 5}),
+              Optional(AllOf(HasSubstr("rank 1 is 2 calls behind rank 2: it is in its call 5, at "
+                                       "'step', and rank 2 in its call 7, at 'step'"),
+                             HasSubstr("go on together with call 8"))));
+  EXPECT_EQ(agreement.given_up(), 7);
+  EXPECT_EQ(agreement.add(0, {"step", "8", false, false, 7}), std::nullopt);
+  EXPECT_TRUE(agreement.complete());
+}
+
 TEST(Agreement, NamesTheCallsIfTheyDiffer) {
   Agreement agreement(2);
   agreement.add(1, {"save", ""});

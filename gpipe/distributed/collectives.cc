@@ -25,8 +25,9 @@ std::optional<Verdict> Collectives::hear(int64_t rank, uint32_t epoch, Agree wor
   Agreement& agreement = poll->second.agreement;
   std::optional<Verdict> verdict;
   if (auto text = agreement.add(rank, {std::move(words.name), std::move(words.value),
-                                       words.is_collected, words.is_patient})) {
-    verdict = Verdict{words.number, std::move(*text), agreement.take_values()};
+                                       words.is_collected, words.is_patient, words.call})) {
+    verdict =
+        Verdict{words.number, std::move(*text), agreement.take_values(), agreement.given_up()};
   }
   // Until then it is kept: who comes late is no new call.
   if (agreement.complete()) polls_.erase(poll);
@@ -38,7 +39,7 @@ std::vector<Collectives::Decision> Collectives::give_up(Time latest, const std::
   for (auto& [key, poll] : polls_) {
     if (poll.begin > latest) continue;
     if (auto text = poll.agreement.give_up(waited)) {
-      decisions.push_back({key.first, {key.second, std::move(*text), {}}});
+      decisions.push_back({key.first, {key.second, std::move(*text), {}, 0}});
     }
   }
   return decisions;

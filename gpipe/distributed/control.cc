@@ -38,6 +38,8 @@ constexpr std::size_t kLongestText = 1500;  // of 256 faults, all fit into one m
 // How long after a symptom the cause is waited for.
 constexpr Milliseconds kCauseLimit{2000};
 constexpr Milliseconds kLeavingLimit{1000};
+// How long rank 0's own record is waited for where another rank has decided.
+constexpr Milliseconds kRecordLimit{500};
 // The decision takes less than a second; this is for a machine that has stopped meanwhile.
 constexpr Milliseconds kDecisionLimit{10000};
 
@@ -227,8 +229,9 @@ class Control::Impl {
     mesh_.queue_for_all(to_frame(MessageType::kNext, target));
     wake();
     const auto is_decided = [&] { return is_over() || !records_.last().empty(); };
+    const uint64_t call = calls_begun_;
     changed_.wait_for(lock, options_.call_limit, [&] {
-      return is_decided() || (records_.may_go_on() && unready(target).empty());
+      return is_decided() || (records_.may_go_on() && unready(target).empty()) || is_given_up(call);
     });
     if (!is_decided() && records_.is_open()) {
       changed_.wait_for(lock, kDecisionLimit, is_decided);
@@ -236,11 +239,28 @@ class Control::Impl {
     }
     if (is_over()) return;
     if (!records_.last().empty()) throw DistributedFailure(records_.last());
+    throw_if_given_up();
     if (!unready(target).empty()) {
-      throw std::runtime_error(listed(unready(target)) + " did not come to next_epoch() within " +
-                               seconds(options_.call_limit));
+      const std::string text =
+          listed(unready(target)) + " did not come within " + seconds(options_.call_limit) +
+          " to the first call after a failure, where rank " + std::to_string(options_.rank) +
+          " waits in its call " + std::to_string(call) +
+          ": all ranks must make the same calls in the same order";
+      give_up(call, text);
+      mesh_.queue_for_all(to_frame(GivenUp{call, text}, records_.epoch()));
+      send_queued();
+      throw Disagreement(text);
     }
     begin_next_epoch();
+  }
+
+  void count_call() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++calls_begun_;
+  }
+  void check_not_given_up() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    throw_if_given_up();
   }
 
   Watchers& watchers() { return watchers_; }
@@ -285,6 +305,7 @@ class Control::Impl {
     }
     const uint64_t number = collectives_.begin();
     words.number = number;
+    words.call = calls_begun_;
     collective_ =
         shortened((words.is_collected ? "exchanging '" : "comparing '") + words.name + "'");
     expect_present(collective_, [&](const Bye& bye) { return bye.agrees < number; });
@@ -298,8 +319,15 @@ class Control::Impl {
       return records_.round() == round && collectives_.has_verdict();
     };
     changed_.wait(lock, [&] { return has_verdict() || round->is_decided(); });
+    // Some may have had a verdict before they failed. Then it is on its way, before rank 0's
+    // record.
+    changed_.wait_for(lock, kRecordLimit, [&] {
+      return has_verdict() || options_.rank == 0 || heard_of_rank_0_ > round->epoch ||
+             records_.may_be_lost(0) || records_.round() != round;
+    });
     if (!has_verdict()) throw_failure(lock, round);
     Verdict verdict = collectives_.end();
+    if (verdict.given_up > 0) give_up(verdict.given_up, verdict.text);
     if (!verdict.text.empty()) throw Disagreement(verdict.text);
     return std::move(verdict.values);
   }
@@ -526,6 +554,7 @@ class Control::Impl {
       }
       case MessageType::kRecord:
         records_.hear_record(frame.epoch, to_record(frame.body, options_.size), now);
+        if (rank == 0) heard_of_rank_0_ = std::max(heard_of_rank_0_, frame.epoch + 1);
         return records_changed();
       case MessageType::kAgree:
         if (options_.rank != 0) throw DamagedMessage("only rank 0 compares");
@@ -554,6 +583,10 @@ class Control::Impl {
       case MessageType::kByeHeard:
         peer.bye_heard = true;
         return;
+      case MessageType::kGivenUp: {
+        GivenUp given_up = to_given_up(frame.body);
+        return give_up(given_up.call, std::move(given_up.text));
+      }
       case MessageType::kHello:
       case MessageType::kWelcome:
         break;
@@ -592,9 +625,25 @@ class Control::Impl {
     }
   }
 
+  // Nothing behind the record: who has thrown that is in another call by now.
   void announce(Collectives::Decision decision) {
+    if (decision.epoch == records_.epoch() && records_.round()->is_decided()) return;
     mesh_.queue_for_all(to_frame(decision.verdict, decision.epoch));
     collectives_.know(decision.epoch, std::move(decision.verdict));
+  }
+
+  void throw_if_given_up() const {
+    if (!is_given_up(calls_begun_)) return;
+    throw Disagreement("call " + std::to_string(calls_begun_) + " of rank " +
+                       std::to_string(options_.rank) +
+                       " is not made: it has failed on another rank, and all go on with call " +
+                       std::to_string(calls_given_up_ + 1) + ". Why: " + given_up_text_);
+  }
+  bool is_given_up(uint64_t call) const { return call <= calls_given_up_ && call > 0; }
+  void give_up(uint64_t call, std::string text) {
+    if (call <= calls_given_up_) return;
+    calls_given_up_ = call;
+    given_up_text_ = std::move(text);
   }
 
   std::vector<int64_t> unready(uint32_t target) const {
@@ -672,7 +721,11 @@ class Control::Impl {
   FailureRecords records_;
   std::atomic<bool> failed_{false};  // this epoch has
 
-  uint64_t calls_done_ = 0;
+  uint64_t calls_begun_ = 0;     // in all epochs
+  uint64_t calls_given_up_ = 0;  // up to this number they are not made any more
+  std::string given_up_text_;
+  uint32_t heard_of_rank_0_ = 0;  // before this epoch: the records of all epochs
+  uint64_t calls_done_ = 0;       // in this epoch
   bool is_in_call_ = false;
   uint32_t call_epoch_ = 0;  // that the last one began in
   Collectives collectives_;
@@ -727,6 +780,8 @@ std::vector<std::string> Control::exchange(const std::string& name, const std::s
                                            bool is_patient) {
   return impl_->exchange(name, value, is_patient);
 }
+void Control::count_call() { impl_->count_call(); }
+void Control::check_not_given_up() { impl_->check_not_given_up(); }
 int64_t Control::epoch() const { return impl_->epoch(); }
 void Control::next_epoch() { impl_->next_epoch(); }
 

@@ -113,10 +113,21 @@ class Control {
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient = false);
 
+  // This rank begins a call that all ranks make, e.g. a step: the n-th has the number n. All that
+  // it compares and exchanges in it says so. Where two ranks differ in it, all throw one
+  // Disagreement, which says who is how many calls behind, and the calls up to the largest of these
+  // numbers are given up.
+  //
+  // So the n-th call has one end on all ranks: it goes well on all, or fails on all.
+  void count_call();
+  // Throws Disagreement if another rank has given up the call that this one has begun.
+  void check_not_given_up();
+
   // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
   int64_t epoch() const;
   // After a failure: waits until all ranks call this, then forgets it. Throws DistributedFailure if
-  // a rank is lost, the same on all ranks, so that there is no way but a new session;
+  // a rank is lost, the same on all ranks, so that there is no way but a new session; Disagreement
+  // if a rank does not come within call_limit, which gives up this rank's call, for all;
   // std::logic_error without a failure.
   void next_epoch();
 

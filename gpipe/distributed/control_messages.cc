@@ -8,7 +8,7 @@ namespace gpipe::distributed {
 namespace {
 
 // Of a program that is not ours, or of another version of it.
-constexpr const char* kProtocol = "gpipe control 3";
+constexpr const char* kProtocol = "gpipe control 4";
 
 enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
 
@@ -94,6 +94,7 @@ Frame to_frame(const Agree& agree, uint32_t epoch) {
   writer.text(agree.value);
   writer.number(static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
                                      (agree.is_patient ? kPatient : 0)));
+  writer.number(agree.call);
   return frame_of(MessageType::kAgree, epoch, std::move(writer));
 }
 
@@ -103,6 +104,7 @@ Frame to_frame(const Verdict& verdict, uint32_t epoch) {
   writer.text(verdict.text);
   writer.number(static_cast<uint64_t>(verdict.values.size()));
   for (const std::string& value : verdict.values) writer.text(value);
+  writer.number(verdict.given_up);
   return frame_of(MessageType::kVerdict, epoch, std::move(writer));
 }
 
@@ -111,6 +113,13 @@ Frame to_frame(const Bye& bye, uint32_t epoch) {
   writer.number(bye.calls);
   writer.number(bye.agrees);
   return frame_of(MessageType::kBye, epoch, std::move(writer));
+}
+
+Frame to_frame(const GivenUp& given_up, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(given_up.call);
+  writer.text(given_up.text);
+  return frame_of(MessageType::kGivenUp, epoch, std::move(writer));
 }
 
 Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
@@ -180,6 +189,7 @@ Agree to_agree(std::string_view body) {
     if (flags > (kCollected | kPatient)) throw DamagedMessage("no such marks of a comparison");
     agree.is_collected = (flags & kCollected) != 0;
     agree.is_patient = (flags & kPatient) != 0;
+    agree.call = reader.number<uint64_t>();
     return agree;
   });
 }
@@ -194,6 +204,7 @@ Verdict to_verdict(std::string_view body, int64_t size) {
       throw DamagedMessage(std::to_string(count) + " values of " + std::to_string(size) + " ranks");
     }
     for (uint64_t i = 0; i < count; ++i) verdict.values.push_back(reader.text());
+    verdict.given_up = reader.number<uint64_t>();
     return verdict;
   });
 }
@@ -204,6 +215,15 @@ Bye to_bye(std::string_view body) {
     bye.calls = reader.number<uint64_t>();
     bye.agrees = reader.number<uint64_t>();
     return bye;
+  });
+}
+
+GivenUp to_given_up(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    GivenUp given_up;
+    given_up.call = reader.number<uint64_t>();
+    given_up.text = reader.text();
+    return given_up;
   });
 }
 

@@ -25,6 +25,7 @@ enum class MessageType : uint8_t {
   kNext,       // its sender is ready for the next epoch
   kBye,        // its sender leaves
   kByeHeard,   // it may close its connection
+  kGivenUp,    // its sender waited in a call, and makes it no more
 };
 
 struct Hello {
@@ -48,11 +49,17 @@ struct Agree {
   std::string value;
   bool is_collected = false;  // the value; else it is compared
   bool is_patient = false;    // the others come when their work is done, however long it takes
+  uint64_t call = 0;          // the number of its sender's call that it belongs to
 };
 struct Verdict {
   uint64_t number = 0;
   std::string text;                 // empty: all have said the same
   std::vector<std::string> values;  // by rank, if they are collected and the text is empty
+  uint64_t given_up = 0;            // see Agreement::given_up()
+};
+struct GivenUp {
+  uint64_t call = 0;  // its number
+  std::string text;   // what the sender throws
 };
 struct Bye {
   uint64_t calls = 0;   // that its sender has done
@@ -66,6 +73,7 @@ Frame to_frame(const std::vector<Fault>& record, uint32_t epoch);
 Frame to_frame(const Agree& agree, uint32_t epoch);
 Frame to_frame(const Verdict& verdict, uint32_t epoch);
 Frame to_frame(const Bye& bye, uint32_t epoch);
+Frame to_frame(const GivenUp& given_up, uint32_t epoch);
 // Of the types that say nothing else.
 Frame to_frame(MessageType type, uint32_t epoch);
 
@@ -80,6 +88,7 @@ std::vector<Fault> to_record(std::string_view body, int64_t size);
 Agree to_agree(std::string_view body);
 Verdict to_verdict(std::string_view body, int64_t size);
 Bye to_bye(std::string_view body);
+GivenUp to_given_up(std::string_view body);
 
 }  // namespace gpipe::distributed
 

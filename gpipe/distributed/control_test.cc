@@ -433,6 +433,69 @@ TEST(Control, NamesWhoDoesNotComeToACall) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
+// It gives up its call for all, and the next one is the same everywhere.
+TEST(Control, WhoDoesNotComeToTheNextEpochMakesTheCallThatWasGivenUpNoMore) {
+  Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    Fault fault;
+    fault.text = "boom";
+    if (rank == 0) control->report(fault);
+    while (!control->failed()) sleep(1);
+    if (rank == 1) sleep(1200);
+    for (int call = 1; call <= 4; ++call) {
+      control->count_call();
+      say(thrown_by([&] {
+        control->check_not_given_up();
+        if (control->failed()) control->next_epoch();
+        control->agree("call", std::to_string(call));
+      }));
+    }
+  });
+  for (int call = 1; call <= 4; ++call) {
+    std::vector<std::string> lines;
+    for (int64_t rank = 0; rank < 3; ++rank) lines.push_back(ranks.next(rank));
+    if (call == 1) {
+      EXPECT_THAT(lines, ::testing::Each(HasSubstr("rank 1 did not come within 0.5 s")));
+    }
+    // The others may have given up once or twice by then.
+    const auto are_well = [](const std::string& line) {
+      return line.find("Disagreement") == std::string::npos;
+    };
+    EXPECT_EQ(are_well(lines[1]), are_well(lines[0])) << lines[0] << "\n" << lines[1];
+    EXPECT_EQ(are_well(lines[2]), are_well(lines[0])) << lines[0] << "\n" << lines[2];
+    if (call == 4) {
+      EXPECT_TRUE(are_well(lines[0])) << lines[0];
+    }
+  }
+  for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
+TEST(Control, WhoIsInAnotherCallIsNamedAndThenAllGoOn) {
+  Meeting meeting(3);
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto control = meeting.connect(rank);
+    control->count_call();
+    if (rank != 1) control->count_call();
+    say(thrown_by([&] { control->exchange("step", ""); }));
+    for (int call = rank == 1 ? 2 : 3; call <= 4; ++call) {
+      control->count_call();
+      say(thrown_by([&] {
+        control->check_not_given_up();
+        control->agree("step", std::to_string(call));
+      }));
+    }
+  });
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(ranks.next(rank), AllOf(StartsWith("Disagreement: rank 1 is 1 call behind rank "),
+                                        HasSubstr("go on together with call 3")));
+  }
+  EXPECT_THAT(ranks.next(1), AllOf(StartsWith("Disagreement: call 2 of rank 1 is not made"),
+                                   HasSubstr("rank 1 is 1 call behind rank ")));
+  for (int call = 3; call <= 4; ++call) expect_all(ranks, 3, "well");
+  for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
+}
+
 TEST(Control, RefusesToCompareTooMuch) {
   Meeting meeting(1);
   auto control = meeting.connect(0);

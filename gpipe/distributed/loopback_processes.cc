@@ -22,6 +22,7 @@ class NothingToDo final : public Processes::Call {
  public:
   void done() override {}
   void failed() noexcept override {}
+  void failed_on_all() noexcept override {}
 };
 
 // Each rank has its own plan, as in a process of its own.

@@ -30,7 +30,8 @@ class LoopbackProcesses final : public internal::Processes {
 
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
-  int64_t next_number() override { return number_++; }
+  int64_t next_number() override { return number_; }
+  void take_number() override { ++number_; }
   std::unique_ptr<Call> begin_call() override;
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient) override;

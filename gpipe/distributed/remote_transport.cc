@@ -446,7 +446,10 @@ class RemoteTransport::Impl {
         return control_->report(std::move(fault), epoch_);
       }
       throw;
-    } catch (const DistributedFailure&) {  // not its own
+    } catch (const DistributedFailure&) {
+      if (control_->failed()) return;  // not its own
+      fault.text = text_of_current_exception();
+      control_->report(std::move(fault), epoch_);
     } catch (...) {
       if (options_.current_layer != nullptr && fault.stage >= 0) {
         fault.layer = options_.current_layer(fault.stage);

@@ -320,12 +320,18 @@ std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ran
 std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   if (!store_) throw std::logic_error("a session of one process has no group");
   control_->agree("connecting " + name, "");
+  // A rank may have missed one that a failure has broken off, and its count with it.
+  if (const int64_t epoch = control_->epoch(); groups_epoch_ != epoch) {
+    groups_epoch_ = epoch;
+    groups_ = 0;
+  }
   // It ends only when all have come, and somebody may fail meanwhile.
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
   std::future<std::unique_ptr<Group>> group =
       errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
-                      unique = "group/" + std::to_string(groups_++) + "/" + name, rank = rank(),
-                      size = size(), address = addresses_.own, is_given_up] {
+                      unique = "group/" + std::to_string(groups_epoch_) + "/" +
+                               std::to_string(groups_++) + "/" + name,
+                      rank = rank(), size = size(), address = addresses_.own, is_given_up] {
         const auto store = connect_store(host, port, prefix, kGroupLimit);
         return distributed::connect_group(*store, unique, rank, size, address, kGroupLimit,
                                           [is_given_up] { return is_given_up->load(); });

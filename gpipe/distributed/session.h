@@ -99,7 +99,8 @@ class Session {
   int store_port_ = 0;
   std::string store_prefix_;
   std::unique_ptr<Control> control_;
-  int64_t groups_ = 0;
+  int64_t groups_ = 0;  // of this epoch
+  int64_t groups_epoch_ = 0;
   Errands errands_;
 };
 

@@ -3,8 +3,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -40,11 +43,25 @@ namespace {
 using internal::Packet;
 using internal::Processes;
 
+constexpr std::chrono::hours kLongestWait{24 * 365};  // a time that far away can be told
+
+// A layer may throw a Disagreement, too, which the others know nothing of.
+template <typename Collective>
+auto found_by_all(const Collective& collective) {
+  try {
+    return collective();
+  } catch (const Disagreement&) {
+    throw internal::FoundByAll{std::current_exception()};
+  }
+}
+
 class ConnectedProcesses final : public Processes {
  public:
   // `kind`: of links between devices; null: by way of the host.
-  ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind)
+  ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind,
+                     std::chrono::milliseconds call_limit)
       : session_(std::move(session)),
+        call_limit_(call_limit),
         kind_(kind),
         error_file_(session_->environment().error_file) {}
   // In a forked child the threads are the parent's: Gloo would wait for its own for ever, and take
@@ -58,20 +75,22 @@ class ConnectedProcesses final : public Processes {
 
   int64_t rank() const override { return session_->rank(); }
   int64_t size() const override { return session_->size(); }
-  int64_t next_number() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return number_++;
-  }
+  int64_t next_number() override { return number_; }
+  void take_number() override { ++number_; }
 
   std::unique_ptr<Call> begin_call() override;
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient) override {
-    const internal::WaitScope waits;
-    return control().exchange(name, value, is_patient);
+    return found_by_all([&] {
+      const internal::WaitScope waits;
+      return control().exchange(name, value, is_patient);
+    });
   }
   void agree(const std::string& name, const std::string& value) override {
-    const internal::WaitScope waits;
-    control().agree(name, value);
+    found_by_all([&] {
+      const internal::WaitScope waits;
+      control().agree(name, value);
+    });
   }
   void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) override {
     move_parcels(*group_, control(), sends, receives);
@@ -110,8 +129,8 @@ class ConnectedProcesses final : public Processes {
   internal::Connected connected_;
   internal::ForkGuard fork_guard_;
   std::unique_ptr<Session> session_;
-  std::mutex mutex_;                       // of number_ alone
-  std::mutex call_;                        // held by a call; what follows belongs to it
+  const std::chrono::milliseconds call_limit_;
+  std::timed_mutex call_;                  // held by a call; what follows belongs to it
   std::atomic<std::thread::id> caller_{};  // who holds it
   std::unique_ptr<Group> group_;           // of this epoch
   const LinkKind* const kind_;
@@ -124,7 +143,7 @@ class ConnectedProcesses final : public Processes {
   ErrorFile error_file_;
   bool has_error_file_ = false;
 
-  int64_t number_ = 0;
+  int64_t number_ = 0;  // of pipelines that are made
 };
 
 class ConnectedProcesses::ConnectedCall final : public Call {
@@ -137,7 +156,7 @@ class ConnectedProcesses::ConnectedCall final : public Call {
   ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
 
   // It has begun.
-  void take(std::unique_lock<std::mutex> lock) { lock_ = std::move(lock); }
+  void take(std::unique_lock<std::timed_mutex> lock) { lock_ = std::move(lock); }
 
   void done() override {
     call_.done();
@@ -146,24 +165,29 @@ class ConnectedProcesses::ConnectedCall final : public Call {
 
   void failed() noexcept override {
     processes_.write_error_file();
-    try {
-      throw;
-    } catch (const Disagreement&) {
-      call_.done();  // all of them throw it
-    } catch (const DistributedFailure&) {
-      processes_.failure_is_told_ = true;
-    } catch (...) {
-      processes_.failure_is_told_ = true;
-      if (processes_.failure_is_reported_) return;
-      Fault fault;
-      fault.text = text_of_current_exception();
-      processes_.control().report(std::move(fault));
+    processes_.failure_is_told_ = true;
+    if (processes_.failure_is_reported_) return;
+    if (processes_.control().failed()) {
+      try {
+        throw;
+      } catch (const DistributedFailure&) {
+        return;
+      } catch (...) {  // it counts beside what has been told already
+      }
     }
+    Fault fault;
+    fault.text = text_of_current_exception();
+    processes_.control().report(std::move(fault));
+  }
+
+  void failed_on_all() noexcept override {
+    processes_.write_error_file();
+    call_.done();
   }
 
  private:
   ConnectedProcesses& processes_;
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<std::timed_mutex> lock_;
   Control::Call call_;
 };
 
@@ -178,30 +202,50 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
         "for its parent. Make calls of all processes in the parent alone; in the child, make "
         "pipelines without a world");
   }
-  std::unique_lock<std::mutex> lock(call_, std::defer_lock);
+  std::unique_lock<std::timed_mutex> lock(call_, std::defer_lock);
+  bool is_free = false;
   {
     const internal::WaitScope waits;
-    lock.lock();
+    is_free = lock.try_lock_for(std::min<std::chrono::milliseconds>(call_limit_, kLongestWait));
   }
+  TORCH_CHECK_VALUE(is_free,
+                    "another thread of this process has been in a call of all processes for ",
+                    std::chrono::duration<double>(call_limit_).count(),
+                    " s (WorldOptions::call_limit), and calls are made one after another. If a "
+                    "layer, a loss function, a hook or an observer has started this thread, and "
+                    "waits for it, the call would wait for itself: make this one before or after");
   failure_is_reported_ = false;
+  control().count_call();
+  std::unique_ptr<ConnectedCall> call;
   try {
-    if (failure_is_told_ && control().failed()) {
+    const bool must_go_on = control().failed();
+    // Each failure is thrown once, also where the call has been given up meanwhile.
+    if (failure_is_told_ || !must_go_on) control().check_not_given_up();
+    if (failure_is_told_ && must_go_on) {
       const internal::WaitScope waits;
       control().next_epoch();
       links_.reset();
       group_.reset();
     }
     failure_is_told_ = false;
-    auto call = std::make_unique<ConnectedCall>(*this);
+    call = std::make_unique<ConnectedCall>(*this);
     if (group_ == nullptr) {
       const internal::WaitScope waits;
       group_ = session_->connect_group("packets");
     }
     call->take(std::move(lock));
     return call;
+  } catch (const Disagreement&) {
+    if (call != nullptr) {
+      call->failed_on_all();
+    } else {
+      write_error_file();
+    }
+    throw;
   } catch (...) {
     // What it writes is the call's, whose lock is still held: a call of another thread waits.
-    failure_is_told_ = true;
+    call.reset();
+    failure_is_told_ = control().failed();
     write_error_file();
     throw;
   }
@@ -279,6 +323,7 @@ std::unique_ptr<Processes::Run> ConnectedProcesses::begin_run(
 }  // namespace distributed
 
 World World::from_environment(const WorldOptions& options) {
+  internal::check_outside_of_pipelines("World::from_environment");
   const distributed::Environment environment = distributed::environment_of_this_process();
   if (environment.size == 1) return World();
   distributed::SessionOptions session;
@@ -293,7 +338,7 @@ World World::from_environment(const WorldOptions& options) {
       kind->check_available();
     }
     return World(std::make_shared<distributed::ConnectedProcesses>(
-                     distributed::Session::connect(environment, session), kind),
+                     distributed::Session::connect(environment, session), kind, options.call_limit),
                  environment.rank, environment.size, environment.local_rank);
   } catch (...) {
     distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());

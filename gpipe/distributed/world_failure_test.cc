@@ -409,7 +409,7 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
   });
   const std::vector<std::vector<std::string>> expected = {
       {"chunks of pipeline 0", " has '4'", "rank 1 has '2'"},
-      {"the layers of pipeline 1", "rank 1"},
+      {"the layers of pipeline 0", "rank 1"},
       {"the mode must be the same on all ranks: it is training on rank 0, and evaluation on rank "
        "1"},
       {"StepOptions::reduction", "kMean on rank 0", "kSum on rank 1"},
@@ -418,7 +418,7 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
        "is B0.0, the backward of stage 0 for micro-batch 0, on rank 0, and F0.3, the forward of "
        "stage 0 for micro-batch 3, on rank 1"},
       {"8 rows on rank 0, which has the first stage, and 6 on rank 1"},
-      {"the begin of step of pipeline 2", "the begin of evaluate of pipeline 2"}};
+      {"the begin of step of pipeline 0", "the begin of evaluate of pipeline 0"}};
   for (const std::vector<std::string>& parts : expected) {
     for (const std::string& line : ranks.lines()) {
       for (const std::string& part : parts) EXPECT_THAT(line, HasSubstr(part));

@@ -710,6 +710,7 @@ class Counting final : public internal::Processes {
   int64_t rank() const override { return processes_->rank(); }
   int64_t size() const override { return processes_->size(); }
   int64_t next_number() override { return processes_->next_number(); }
+  void take_number() override { processes_->take_number(); }
   std::unique_ptr<Call> begin_call() override { return processes_->begin_call(); }
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient) override {

@@ -174,6 +174,13 @@ std::string absolute(const std::string& path) {
   return real.get();
 }
 
+// The system would take what stands before a NUL byte.
+void check_path(const std::string& path) {
+  TORCH_CHECK_VALUE(path.find('\0') == std::string::npos,
+                    "the path of the checkpoint has a NUL byte behind '", path.c_str(),
+                    "', where the system would cut it; give a path without one");
+}
+
 bool is_folder(const std::string& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
@@ -233,6 +240,8 @@ struct Saving {
   }
 
   void save(const Progress& progress, const std::string& path) const {
+    check_path(path);
+    if (processes != nullptr) processes->agree("the path of the checkpoint", path);
     TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
                       progress.step, " steps with ", progress.rows, " rows");
     if (processes != nullptr) {
@@ -319,6 +328,7 @@ struct Saving {
   }
 
   Progress load(const std::string& path) const {
+    check_path(path);
     TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
     const std::unique_ptr<internal::CheckpointFiles> files =
         internal::open_checkpoint(path, rank, size);
@@ -429,10 +439,12 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
 }
 
 bool check_checkpoint_path(const std::string& path) {
+  check_path(path);
   return internal::check_place(path, internal::is_checkpoint_file);
 }
 
 bool has_checkpoint(const std::string& path) {
+  check_path(path);
   std::error_code error;
   return std::filesystem::is_directory(path, error) && !std::filesystem::is_empty(path, error);
 }
@@ -446,6 +458,7 @@ Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::strin
 }
 
 Progress read_progress(const std::string& path) {
+  check_path(path);
   TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
   const safetensors::File progress(path + "/" + internal::progress_name());
   internal::check_progress(progress);

@@ -19,6 +19,7 @@
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/packet.h"
+#include "gpipe/internal/threads/inside_pipeline.h"
 
 namespace gpipe::internal {
 namespace {

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/call/hashing.h"
+#include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/schedule/first_difference.h"
@@ -122,6 +124,9 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
     found_by_all(name + ": " + error.what());
   }
   begin.seed = of_ranks.front().seed;
+  static std::atomic<bool> told{false};
+  const std::string text = told ? "" : zero_grads_text(of_ranks);
+  if (!text.empty() && !told.exchange(true)) log_warning(name + ": " + text);
   begin.changed_ties = changed_ties(of_ranks);
   for (CallTerms& of_rank : of_ranks) begin.trained_ties.push_back(std::move(of_rank.trained_ties));
   return begin;

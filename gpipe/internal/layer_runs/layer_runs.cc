@@ -22,6 +22,7 @@
 #include "gpipe/internal/run/make_pass.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/value.h"
+#include "gpipe/internal/threads/inside_pipeline.h"
 #include "gpipe/placement.h"
 #include "gpipe/runtime/exit_gate.h"
 #include "skip/layout.h"

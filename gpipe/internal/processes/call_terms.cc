@@ -42,8 +42,8 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
 }  // namespace
 
 std::string CallTerms::to_bytes() const {
-  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd + changed_ties +
-                      kEnd + trained_ties + kEnd;
+  std::string bytes = std::to_string(rows) + kEnd + std::to_string(seed) + kEnd +
+                      std::to_string(zero_grads) + kEnd + changed_ties + kEnd + trained_ties + kEnd;
   for (const auto& [name, value] : same) bytes += name + kEnd + value + kEnd;
   return bytes;
 }
@@ -58,16 +58,17 @@ CallTerms CallTerms::from_bytes(std::string_view bytes) {
     texts.emplace_back(bytes.substr(0, end));
     bytes.remove_prefix(end + 1);
   }
-  if (texts.size() < 4 || texts.size() % 2 != 0) {
+  if (texts.size() < 5 || texts.size() % 2 == 0) {
     throw std::invalid_argument("the terms of a call have " + std::to_string(texts.size()) +
                                 " texts");
   }
   CallTerms terms;
   terms.rows = number_of<int64_t>(texts[0]);
   terms.seed = number_of<uint64_t>(texts[1]);
-  terms.changed_ties = std::move(texts[2]);
-  terms.trained_ties = std::move(texts[3]);
-  for (size_t k = 4; k < texts.size(); k += 2) {
+  terms.zero_grads = number_of<int64_t>(texts[2]);
+  terms.changed_ties = std::move(texts[3]);
+  terms.trained_ties = std::move(texts[4]);
+  for (size_t k = 5; k < texts.size(); k += 2) {
     terms.same.emplace_back(std::move(texts[k]), std::move(texts[k + 1]));
   }
   return terms;
@@ -94,6 +95,22 @@ std::optional<std::string> difference(const std::vector<CallTerms>& terms) {
     }
   }
   return std::nullopt;
+}
+
+std::string zero_grads_text(const std::vector<CallTerms>& terms) {
+  for (size_t rank = 1; rank < terms.size(); ++rank) {
+    if (terms[rank].zero_grads == terms.front().zero_grads) continue;
+    return "zero_grad() of the pipeline was called " + std::to_string(terms.front().zero_grads) +
+           " times on rank 0, and " + std::to_string(terms[rank].zero_grads) + " times on " +
+           rank_text(rank) +
+           ". Are they at the same mini-batch? A rank that throws before its call, and goes on, "
+           "has "
+           "missed one that the others make: from then on its next call meets theirs, and inputs "
+           "are "
+           "trained with the targets of another mini-batch. What may throw on one rank (reading "
+           "data, say) belongs to a call of all, as from_rank_0, or ends the program";
+  }
+  return "";
 }
 
 std::string changed_ties(const std::vector<CallTerms>& terms) {

@@ -21,6 +21,8 @@ struct CallTerms {
   int64_t rows = -1;
   // Drawn here, for the step's random numbers. Rank 0's counts.
   uint64_t seed = 0;
+  // How often the pipeline's zero_grad() was called here: as often as steps were meant to be.
+  int64_t zero_grads = 0;
   // [tie] As TieCopies::changed().
   std::string changed_ties = {};
   // [tie] As TieCopies::trained().
@@ -34,6 +36,10 @@ struct CallTerms {
 // What differs, as a message that names two ranks and the values of both; none if nothing does.
 // `terms`: by rank, at least one. Every process that gets the same terms finds the same.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
+
+// A warning that names two ranks which have called zero_grad() another number of times, as one that
+// has missed a call has; none where nobody has.
+std::string zero_grads_text(const std::vector<CallTerms>& terms);
 
 // [tie] '1' where a process says so.
 std::string changed_ties(const std::vector<CallTerms>& terms);

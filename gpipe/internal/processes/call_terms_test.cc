@@ -25,12 +25,14 @@ CallTerms terms(int64_t rows, std::vector<std::pair<std::string, std::string>> s
 TEST(CallTerms, BytesAndBack) {
   CallTerms before = terms(-1, {{"the call", "step"}, {"an empty one", ""}});
   before.seed = std::numeric_limits<uint64_t>::max();
+  before.zero_grads = 7;
   before.changed_ties = "101";
   before.trained_ties = "-10";
   const CallTerms after = CallTerms::from_bytes(before.to_bytes());
   EXPECT_EQ(after.same, before.same);
   EXPECT_EQ(after.rows, -1);
   EXPECT_EQ(after.seed, before.seed);
+  EXPECT_EQ(after.zero_grads, 7);
   EXPECT_EQ(after.changed_ties, before.changed_ties);
   EXPECT_EQ(after.trained_ties, before.trained_ties);
 }
@@ -43,6 +45,15 @@ TEST(CallTerms, RefusesOtherBytes) {
     EXPECT_THROW((void)CallTerms::from_bytes(cut), std::invalid_argument) << length;
   }
   EXPECT_THROW((void)CallTerms::from_bytes(std::string("x\0001\0", 4)), std::invalid_argument);
+}
+
+TEST(CallTerms, SayWhereZeroGradWasCalledAnotherNumberOfTimes) {
+  std::vector<CallTerms> of_ranks(3);
+  for (CallTerms& terms : of_ranks) terms.zero_grads = 4;
+  EXPECT_EQ(zero_grads_text(of_ranks), "");
+  of_ranks[2].zero_grads = 5;
+  EXPECT_THAT(zero_grads_text(of_ranks),
+              AllOf(HasSubstr("4 times on rank 0"), HasSubstr("5 times on rank 2")));
 }
 
 TEST(Difference, NamesBothValues) {

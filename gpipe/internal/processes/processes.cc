@@ -6,12 +6,23 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "gpipe/internal/threads/inside_pipeline.h"
+
 namespace gpipe::internal {
 namespace {
 
 constexpr size_t kLongestMessage = 500'000;  // of all processes together
 
 }  // namespace
+
+void check_outside_of_pipelines(const char* what) {
+  TORCH_CHECK_VALUE(
+      !inside_pipeline(), what,
+      " (clip_grad_norm_, save_checkpoint, ZeroOptimizer::step, "
+      "World::from_environment and others) was made from inside a layer of a pipeline, "
+      "its loss function, a hook or an observer, in the midst of a run; make it before "
+      "or after the step, forward or evaluate that runs there");
+}
 
 void found_by_all(const std::string& what) {
   std::exception_ptr error;

@@ -29,8 +29,11 @@ class Processes {
 
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  // Numbers what the processes make in the same order, pipelines say: 0, 1, ...
+  // Numbers what the processes make in the same order, pipelines say: 0, 1, ... In a call: the
+  // next one, until take_number() says that it is made. That comes behind the last exchange of the
+  // call, so that all take it, or none.
   virtual int64_t next_number() = 0;
+  virtual void take_number() = 0;
 
   // One call, e.g. a step, from its begin to its end; see in_call().
   class Call {
@@ -40,6 +43,8 @@ class Processes {
     virtual void done() = 0;
     // Called where an exception is handled that ends the call here: all others stop, and learn why.
     virtual void failed() noexcept = 0;
+    // Called where what is handled is thrown by all processes at once: they may go on.
+    virtual void failed_on_all() noexcept = 0;
   };
   // Throws DistributedFailure if another process has failed since the last call.
   virtual std::unique_ptr<Call> begin_call() = 0;
@@ -95,7 +100,8 @@ std::vector<std::string> exchange_long(Processes& processes, const std::string& 
                                        const std::string& value, bool is_patient = false);
 
 // What is thrown by all processes at once, because all of them found the same: no process has
-// failed, and the next call may follow.
+// failed, and the next call may follow. Processes::agree() and exchange() throw it where they do
+// not return the same on all.
 //
 // It is thrown within in_call(), which throws `error` instead.
 struct FoundByAll {
@@ -104,9 +110,18 @@ struct FoundByAll {
 // Throws it, with a c10::ValueError.
 [[noreturn]] void found_by_all(const std::string& what);
 
-// Runs `body` as a call of all processes; alone, if there are none.
+// Throws c10::ValueError where inside_pipeline() is true. `what`: as a sentence begins.
+void check_outside_of_pipelines(const char* what);
+
+// Runs `body` as a call of all processes; alone, if there are none. Throws c10::ValueError in the
+// midst of a pipeline's run.
+//
+// Requirements: `body` exchanges something in each call, and nothing behind its last exchange can
+// throw: a call goes well in all processes, or in none.
 template <typename Body>
 auto in_call(Processes* processes, const Body& body) {
+  check_outside_of_pipelines(processes == nullptr ? "a call that needs a pipeline at rest"
+                                                  : "a call of all processes");
   if (processes == nullptr) return body();
   const std::unique_ptr<Processes::Call> call = processes->begin_call();
   try {
@@ -114,8 +129,12 @@ auto in_call(Processes* processes, const Body& body) {
     call->done();
     return result;
   } catch (const FoundByAll& found) {
-    call->done();
-    std::rethrow_exception(found.error);
+    try {
+      std::rethrow_exception(found.error);
+    } catch (...) {
+      call->failed_on_all();
+      throw;
+    }
   } catch (...) {
     call->failed();
     throw;

@@ -3,7 +3,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/thread_name.h>
 
@@ -116,10 +115,6 @@ Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomp
 }
 
 }  // namespace
-
-// The key is switched on wherever a pipeline's cells run, and autograd copies it to the threads on
-// which it runs their graphs.
-bool inside_pipeline() { return c10::impl::tls_is_dispatch_key_included(kInterceptionKey); }
 
 Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::Device> devices,
                    const skip::Layout& layout, int64_t cpu_threads_per_stage,

@@ -216,10 +216,6 @@ class Pipeline {
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };
 
-// Whether this thread, or the thread on whose behalf autograd uses this one, is running a layer or
-// the loss of a pipeline.
-bool inside_pipeline();
-
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_RUN_PIPELINE_H_
