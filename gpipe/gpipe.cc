@@ -200,7 +200,8 @@ void GPipeImpl::agree_on_values(const char* what) const {
 // Nobody goes on as long as another process may fail: all would not make the same calls then.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0);
+  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
+                               pipeline_->late_registrations());
 }
 
 std::string GPipeImpl::call_name(const char* what) const {
@@ -488,7 +489,8 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   pipeline_->check_late();
   if (processes() != nullptr) {
     losses =
-        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage());
+        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
+                               pipeline_->late_registrations());
   }
   StepResult result;
   result.loss = internal::total_loss(losses->values, losses->shares);
@@ -601,8 +603,9 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
   if (processes() != nullptr) check_not_inside();
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
-    return internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite,
-                                    processes(), call_name("clip_grad_norm_"));
+    const torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+    return internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
+                                    call_name("clip_grad_norm_"), named.keys());
   });
 }
 
