@@ -206,7 +206,8 @@ void GPipeImpl::agree_on_values(const char* what) const {
 // Nobody goes on as long as another process may fail: all would not make the same calls then.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
-  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0);
+  (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
+                               pipeline_->late_registrations());
 }
 
 std::string GPipeImpl::call_name(const char* what) const {
@@ -501,7 +502,8 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   // Behind it nothing may throw: the others go on.
   if (processes() != nullptr) {
     losses =
-        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage());
+        internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
+                               pipeline_->late_registrations());
   }
   result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);
@@ -616,9 +618,10 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
+    const torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     const double norm =
-        internal::clip_gradients(parameters(), max_norm, norm_type, error_if_nonfinite, processes(),
-                                 call_name("clip_grad_norm_"));
+        internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
+                                 call_name("clip_grad_norm_"), named.keys());
     end_together("clip_grad_norm_");  // scaling may fail here alone
     return norm;
   });

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpipe/distributed/addresses.h"
 #include "gpipe/distributed/child_process.h"
 
 namespace gpipe::experiments {
@@ -77,7 +78,8 @@ StageProcesses::StageProcesses(const std::vector<std::string>& command, int64_t 
   for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
     set_environment(name, std::to_string(stages));
   }
-  set_environment("MASTER_ADDR", "127.0.0.1");
+  set_environment("MASTER_ADDR",
+                  distributed::loopback_address(distributed::interfaces_of_this_machine()));
   set_environment("MASTER_PORT", std::to_string(port_->number()));
   for (int64_t rank = 1; rank < stages; ++rank) start(command, rank);
   set_rank(0);

@@ -42,7 +42,7 @@ bool is_link_local(const sockaddr* address) {
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-bool is_v6(const Interface& interface) { return interface.address.find(':') != std::string::npos; }
+bool is_v6(const std::string& address) { return address.find(':') != std::string::npos; }
 
 using AddressInfo = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 AddressInfo look_up(const std::string& host, int flags) {
@@ -89,17 +89,31 @@ std::string listed(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-std::string chosen_by_user(const Environment& environment, const Network& network) {
+// `master`: of an interface that has addresses of both kinds, the one of rank 0's kind counts.
+std::string chosen_by_user(const Environment& environment, const std::string& master,
+                           const Network& network) {
+  std::string named;
   for (const Interface& interface : network.interfaces) {
-    if (interface.name == environment.interface || interface.address == environment.interface) {
-      return interface.address;
-    }
+    if (interface.address == environment.interface) return interface.address;
+    if (interface.name != environment.interface) continue;
+    const bool is_better = !is_loopback(master) && is_v6(interface.address) == is_v6(master);
+    if (named.empty() || (is_better && is_v6(named) != is_v6(master))) named = interface.address;
   }
-  // Any of them is this machine's.
-  if (is_loopback(environment.interface)) return environment.interface;
+  if (!named.empty()) return named;
+  // Any of 127.0.0.0/8 is this machine's, if it has IPv4.
+  const bool has_v4 =
+      std::any_of(network.interfaces.begin(), network.interfaces.end(),
+                  [](const Interface& each) { return each.is_loopback && !is_v6(each.address); });
+  if (has_v4 && is_loopback(environment.interface)) return environment.interface;
   throw std::invalid_argument("GPIPE_INTERFACE=" + quoted(environment.interface) +
-                              " is no interface of this machine. It has " +
+                              " is not an interface or an address of this machine. It has " +
                               listed(network.interfaces));
+}
+
+// As opposed to what all ranks on one machine get without being asked.
+bool is_chosen_by_user(const Environment& environment) {
+  const auto source = environment.sources.find("interface");
+  return source != environment.sources.end() && source->second == "GPIPE_INTERFACE";
 }
 
 // The one interface that leads out of this machine.
@@ -111,7 +125,8 @@ std::string only_one(const Environment& environment, const Network& network) {
   // An interface with addresses of both kinds counts once: the first.
   const bool is_only_one =
       !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
-        return i.name == outside.front().name && (is_v6(i) || i.address == outside.front().address);
+        return i.name == outside.front().name &&
+               (is_v6(i.address) || i.address == outside.front().address);
       });
   if (is_only_one) return outside.front().address;
   throw std::invalid_argument(
@@ -137,9 +152,20 @@ std::vector<Interface> interfaces_of_this_machine() {
     if (address.empty()) continue;
     interfaces.push_back({entry->ifa_name, address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
   }
-  std::stable_sort(interfaces.begin(), interfaces.end(),
-                   [](const auto& a, const auto& b) { return is_v6(a) < is_v6(b); });
+  std::stable_sort(interfaces.begin(), interfaces.end(), [](const auto& a, const auto& b) {
+    return is_v6(a.address) < is_v6(b.address);
+  });
   return interfaces;
+}
+
+std::string loopback_address(const std::vector<Interface>& interfaces) {
+  std::string v6;
+  for (const Interface& interface : interfaces) {
+    if (!interface.is_loopback) continue;
+    if (!is_v6(interface.address)) return "127.0.0.1";
+    if (v6.empty()) v6 = interface.address;
+  }
+  return v6.empty() ? "127.0.0.1" : v6;
 }
 
 Network network_of_this_machine() {
@@ -157,8 +183,10 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
                                 quoted(environment.master_address) + ", where rank 0 is (" +
                                 to_text(environment) + ")");
   }
-  if (!environment.interface.empty()) {
-    addresses.own = chosen_by_user(environment, network);
+  if (environment.is_one_machine() && !is_chosen_by_user(environment)) {
+    addresses.own = loopback_address(network.interfaces);
+  } else if (!environment.interface.empty()) {
+    addresses.own = chosen_by_user(environment, addresses.master, network);
   } else if (is_loopback(addresses.master)) {
     // Debian maps a host's own name to 127.0.1.1: this process is on rank 0's machine.
     addresses.own = only_one(environment, network);

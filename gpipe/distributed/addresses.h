@@ -23,6 +23,9 @@ struct Interface {
 // IPv4 first; without IPv6 addresses of one link, which need more than an address to be reached.
 std::vector<Interface> interfaces_of_this_machine();
 
+// Where processes of one machine meet: 127.0.0.1, or ::1 if that is the only one that it has.
+std::string loopback_address(const std::vector<Interface>& interfaces);
+
 struct Addresses {
   // By which the other processes reach this one, and the only one that it listens on.
   std::string own;

@@ -60,6 +60,43 @@ TEST(Addresses, OneMachineMeetsOnLoopback) {
   expect_addresses(environment("10.0.0.2", 0, true), "127.0.0.1", "127.0.0.1");
 }
 
+// Without IPv4.
+Network ipv6_machine() {
+  Network network = machine("node2");
+  network.interfaces = {{"eth0", "fd00::2", false}, {"lo", "::1", true}};
+  network.source_of = [](const std::string& address) -> std::string {
+    return address.compare(0, 4, "fd00") == 0 ? "fd00::2" : "";
+  };
+  return network;
+}
+
+TEST(Addresses, LoopbackIsIpv6WhereThatIsAllThereIs) {
+  EXPECT_EQ(loopback_address(machine("node2").interfaces), "127.0.0.1");
+  EXPECT_EQ(loopback_address(ipv6_machine().interfaces), "::1");
+  EXPECT_EQ(loopback_address({{"eth0", "10.0.0.2", false}, {"lo", "::1", true}}), "::1");
+  EXPECT_EQ(loopback_address({}), "127.0.0.1");
+  for (const char* master : {"127.0.0.1", "::1", "node2", "fd00::2"}) {
+    expect_addresses(environment(master, 1, true), "::1", "::1", ipv6_machine());
+  }
+  Environment chosen = environment("::1", 1, true);
+  chosen.sources["interface"] = "GPIPE_INTERFACE";
+  for (const char* interface : {"::1", "lo"}) {
+    chosen.interface = interface;
+    expect_addresses(chosen, "::1", "::1", ipv6_machine());
+  }
+  chosen.interface = "eth0";
+  expect_addresses(chosen, "fd00::2", "fd00::2", ipv6_machine());
+  expect_addresses(environment("fd00::1", 2), "fd00::2", "fd00::1", ipv6_machine());
+}
+
+TEST(Addresses, OfAnInterfaceWithBothKindsTheOneOfRank0sKindCounts) {
+  Environment chosen = environment("fd00::1", 2);
+  chosen.interface = "eth0";
+  expect_addresses(chosen, "fd00::2", "fd00::1");
+  chosen.master_address = "node1";
+  expect_addresses(chosen, "10.0.0.2", "10.0.0.1");
+}
+
 TEST(Addresses, OtherMachinesMeetByTheInterfaceThatReachesRank0) {
   expect_addresses(environment("node1", 2), "10.0.0.2", "10.0.0.1");
   expect_addresses(environment("10.0.0.1", 2), "10.0.0.2", "10.0.0.1");
@@ -109,6 +146,10 @@ TEST(Addresses, SayWhatToSet) {
               HasSubstr("no address for the host 'nobody'"));
   EXPECT_THAT(message(environment("192.168.0.1", 2), machine("node2")),
               AllOf(HasSubstr("no way to 192.168.0.1"), HasSubstr("set GPIPE_INTERFACE")));
+  // Loopback that is not there is not this machine's.
+  wrong.interface = "127.0.0.1";
+  EXPECT_THAT(message(wrong, ipv6_machine()),
+              AllOf(HasSubstr("GPIPE_INTERFACE='127.0.0.1'"), HasSubstr("lo (::1)")));
   Network two = machine("node2");
   two.interfaces.push_back({"ib0", "10.1.0.2", false});
   EXPECT_THAT(message(environment("node2", 0), two),

@@ -117,12 +117,24 @@ int64_t port_of_job(std::string_view job) {
   return kFirst + hash % kPorts;
 }
 
+// As inet_ntop() writes it, if it is an IPv6 address, also in brackets, as URLs have it.
+std::string canonical(const std::string& address) {
+  const bool in_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  const std::string bare = in_brackets ? address.substr(1, address.size() - 2) : address;
+  in6_addr v6{};
+  char text[INET6_ADDRSTRLEN];
+  if (inet_pton(AF_INET6, bare.c_str(), &v6) != 1) return address;
+  return inet_ntop(AF_INET6, &v6, text, sizeof text);
+}
+
 // MASTER_ADDR and MASTER_PORT.
 void read_given_master(const Reader& read, const std::string& beside, Environment& environment) {
   if (read.has("MASTER_ADDR")) {
-    environment.master_address = read.required("MASTER_ADDR", beside);
+    environment.master_address = canonical(read.required("MASTER_ADDR", beside));
     const std::string& address = environment.master_address;
-    const auto is_of_an_address = [](char c) { return c > ' ' && c < 0x7f; };
+    const auto is_of_an_address = [](char c) {
+      return c > ' ' && c < 0x7f && c != '[' && c != ']';
+    };
     if (address.empty() || !std::all_of(address.begin(), address.end(), is_of_an_address)) {
       read.refuse(read.shown("MASTER_ADDR") + " is neither an address nor the name of a host");
     }
@@ -320,7 +332,8 @@ void read_interface(const Variable& variable, Environment& environment) {
   const Reader read(variable,
                     "Give the name or the address of one of this machine's interfaces (ip -brief "
                     "address lists them), or unset GPIPE_INTERFACE");
-  if (const auto interface = read.get("GPIPE_INTERFACE")) {
+  if (auto interface = read.get("GPIPE_INTERFACE")) {
+    *interface = canonical(*interface);
     const auto is_of_a_name = [](char c) { return c > ' ' && c < 0x7f && c != '/'; };
     in6_addr ignored;
     const bool address = inet_pton(AF_INET, interface->c_str(), &ignored) == 1 ||
@@ -406,6 +419,22 @@ std::string to_text(const Environment& environment) {
     text += ", errors to " + value("error_file", environment.error_file);
   }
   return text;
+}
+
+std::string announcement(const Environment& environment, const std::string& master,
+                         const std::string& own) {
+  const auto chosen = environment.sources.find("interface");
+  std::string text = "started by " + to_text(environment.launcher) + ": rank " +
+                     std::to_string(environment.rank) + " of " + std::to_string(environment.size) +
+                     ", " + std::to_string(environment.local_size) + " on this machine; " +
+                     (environment.store_is_the_launchers ? "the launcher's store" : "the store") +
+                     " is at " + master + ", this rank listens on " + own +
+                     (chosen == environment.sources.end() ? "" : " (" + chosen->second + ")");
+  if (environment.sources.count("device_links") != 0) {
+    text += ", between devices " + environment.device_links;
+  }
+  if (environment.restarts != 0) text += ", restart " + std::to_string(environment.restarts);
+  return on_one_line(text);
 }
 
 std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,

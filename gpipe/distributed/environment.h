@@ -50,7 +50,8 @@ struct Environment {
   // Where the launcher wants to read why this process failed; empty if nowhere.
   std::string error_file;
   // The network interface by which processes meet, by name (eth0) or address: GPIPE_INTERFACE.
-  // 127.0.0.1 if all are on this machine; otherwise empty if not chosen: the one that reaches
+  // 127.0.0.1 if all are on this machine, which stands for its loopback address also where that is
+  // ::1 alone (addresses.h); otherwise empty if not chosen: the one that reaches
   // master_address.
   std::string interface;
   // The way between the devices of processes: GPIPE_DEVICE_LINKS, "host" if it is not set.
@@ -64,6 +65,11 @@ struct Environment {
 
 // One line: what was recognised, and each value with the variable that it is from.
 std::string to_text(const Environment& environment);
+
+// The same in short, for the log of a run in which nothing is wrong: who has started it, and where
+// it listens. `master`, `own`: as choose_addresses() has found them, the first with its port.
+std::string announcement(const Environment& environment, const std::string& master,
+                         const std::string& own);
 
 // A warning, if the processes on this machine have more threads together than it has cores, and
 // nobody chose that; else empty. `threads`: of an operator in each process.

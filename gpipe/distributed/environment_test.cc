@@ -232,6 +232,24 @@ TEST(Environment, TheInterfaceIsAChoice) {
   }
 }
 
+TEST(Environment, AnIpv6AddressMayBeInBrackets) {
+  for (const char* address : {"[fd00::2]", "fd00::2", "[fd00:0:0:0:0:0:0:2]", "FD00::2"}) {
+    const Environment environment =
+        read_environment(with(kTorchrun, {{"MASTER_ADDR", address}, {"GPIPE_INTERFACE", address}}));
+    EXPECT_EQ(environment.master_address, "fd00::2");
+    EXPECT_EQ(environment.interface, "fd00::2");
+  }
+}
+
+TEST(Environment, ItsAnnouncementIsShort) {
+  EXPECT_EQ(announcement(read_environment(kTorchrun), "10.0.0.3:29500", "10.0.0.4"),
+            "started by torchrun: rank 5 of 8, 4 on this machine; the launcher's store is at "
+            "10.0.0.3:29500, this rank listens on 10.0.0.4");
+  EXPECT_EQ(announcement(read_environment(kOpenMpi), "[::1]:29500", "::1"),
+            "started by Open MPI's mpirun: rank 1 of 4, 4 on this machine; the store is at "
+            "[::1]:29500, this rank listens on ::1 (all ranks are on one machine)");
+}
+
 TEST(Environment, ItsTextHasEveryValueAndItsVariable) {
   EXPECT_EQ(
       to_text(read_environment(kTorchrun)),
@@ -286,6 +304,8 @@ INSTANTIATE_TEST_SUITE_P(
         wrong("RankTooLarge", with(kTorchrun, {{"RANK", "8"}}),
               {"RANK='8'", "WORLD_SIZE='8'", "count from 0"}),
         wrong("NegativeRank", with(kTorchrun, {{"RANK", "-1"}}), {"RANK='-1'", "from 0 to"}),
+        wrong("BracketsAroundAName", with(kTorchrun, {{"MASTER_ADDR", "[node03]"}}),
+              {"MASTER_ADDR='[node03]'", "neither an address nor the name of a host"}),
         wrong("NoNumber", with(kTorchrun, {{"WORLD_SIZE", "8x"}}),
               {"WORLD_SIZE='8x'", "whole number"}),
         wrong("EmptyNumber", with(kTorchrun, {{"RANK", ""}}), {"RANK=''", "whole number"}),

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpipe/distributed/addresses.h"
 #include "gpipe/distributed/child_process.h"
 #include "gpipe/distributed/core_shares.h"
 #include "gpipe/distributed/guardian.h"
@@ -198,7 +199,7 @@ class Run {
         {"WORLD_SIZE", size},
         {"LOCAL_RANK", std::to_string(rank)},
         {"LOCAL_WORLD_SIZE", size},
-        {"MASTER_ADDR", "127.0.0.1"},
+        {"MASTER_ADDR", loopback_},
         {"MASTER_PORT", std::to_string(port_.number())},
         {"GPIPE_LAUNCHER", "1"}};
     std::vector<std::string> result;
@@ -323,6 +324,8 @@ class Run {
       if (signal == SIGTSTP) {
         stop();
       } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+        say(describe_signal(signal) + " is passed on to all processes");
+        passed_on_.insert(signal);
         signal_all(signal);
       } else if (!interrupted_) {
         interrupted_ = true;
@@ -368,6 +371,11 @@ class Run {
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !ends_all();
   }
 
+  // Whether a signal has ended it that this launcher was sent, and has passed on.
+  bool is_passed_on(int status) const {
+    return WIFSIGNALED(status) && passed_on_.count(WTERMSIG(status)) != 0;
+  }
+
   // Whether ranks end because this launcher wants it, or was told to.
   bool ends_all() const { return interrupted_ || terminated_ || killed_; }
 
@@ -379,7 +387,10 @@ class Run {
       read_rest(*stream);
     }
     const bool failed = exit_code_of(status) != 0;
-    if (!failed && first_failure_ == nullptr) return;
+    if (!failed && first_failure_ == nullptr) {
+      ended_well_before_.push_back(rank.number);
+      return;
+    }
     std::string text = name_ranks({rank.number}) + " (process " + std::to_string(rank.pid) + ") " +
                        describe_end(status);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !killed_) {
@@ -494,6 +505,10 @@ class Run {
     if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
     const std::string number = std::to_string(first_failure_->number);
     const std::string end = number + ", which " + describe_end(*first_failure_->status);
+    if (is_passed_on(*first_failure_->status)) {
+      return say("the first that ended was rank " + end +
+                 ": it was passed on, and ends a process that does not handle it");
+    }
     if (began_with_first_) return say("the failure began with rank " + end);
     const Rank* const says = who_says_why();
     std::string why = "; no rank that failed wrote why";
@@ -504,7 +519,11 @@ class Run {
       why = " and wrote nothing to stderr; the output of rank " + other + ", [" + other +
             "], says why, or which rank failed";
     }
-    say("the first that ended was rank " + end + why);
+    if (ended_well_before_.empty()) return say("the first that ended was rank " + end + why);
+    std::sort(ended_well_before_.begin(), ended_well_before_.end());
+    say("the first that failed was rank " + end + why + "; before it " +
+        name_ranks(ended_well_before_) +
+        " ended with exit code 0, and a rank whose others are gone fails");
   }
 
   // Ranks that have found the same may leave it to one of them to say it. Null if none has written.
@@ -554,6 +573,7 @@ class Run {
   OwnState state_;
   Guardian guardian_;
   MasterPort port_;
+  const std::string loopback_ = loopback_address(interfaces_of_this_machine());
   OutputQueue to_output_{STDOUT_FILENO};
   OutputQueue own_error_{STDERR_FILENO};
   // One queue where both lead to one terminal: lines would break each other.
@@ -561,9 +581,11 @@ class Run {
   std::deque<Rank> ranks_;  // streams do not move
   std::array<char, 1 << 16> buffer_;
 
-  Rank* first_failure_ = nullptr;    // of what has ended
-  std::vector<const Rank*> failed_;  // by themselves, in the order in which they ended
-  bool began_with_first_ = false;    // whether it is known to be no other's failure
+  Rank* first_failure_ = nullptr;           // of what has ended
+  std::vector<int64_t> ended_well_before_;  // ranks that ended before that
+  std::set<int> passed_on_;                 // signals that do not ask to end
+  std::vector<const Rank*> failed_;         // by themselves, in the order in which they ended
+  bool began_with_first_ = false;           // whether it is known to be no other's failure
   bool interrupted_ = false;
   bool stopped_before_failure_ = false;
   bool terminated_ = false;  // all have got SIGTERM from this launcher

@@ -348,6 +348,36 @@ TEST(Launch, Usr1IsPassedOnAsOftenAsItComes) {
   ASSERT_TRUE(launched.has_lines(6));
   launched.send(SIGTERM);
   EXPECT_EQ(launched.wait(), 6);
+  EXPECT_THAT(launched.error(), HasSubstr("SIGUSR1 (signal 10) is passed on to all processes"));
+}
+
+TEST(Launch, ASignalThatIsPassedOnAndNotHandledIsNobodysFailure) {
+  Launched launched(script({"--processes=2"}, "echo ready; exec sleep 1000"));
+  ASSERT_TRUE(launched.has_lines(2));
+  launched.send(SIGUSR1);
+  EXPECT_EQ(launched.wait(), 128 + SIGUSR1);
+  EXPECT_THAT(launched.error(),
+              AllOf(ContainsRegex("the first that ended was rank [01], which was ended by SIGUSR1"),
+                    HasSubstr("it was passed on, and ends a process that does not handle it"),
+                    Not(HasSubstr("the failure began"))));
+}
+
+// As where one rank alone was asked for --help.
+TEST(Launch, ARankThatEndedWellBeforeTheFirstFailureIsNamed) {
+  const std::string file = ::testing::TempDir() + "/done";
+  Launched launched(script({"--processes=3"},
+                           "if [ $RANK != 0 ]; then echo $$ >$F.new$RANK; mv $F.new$RANK $F$RANK; "
+                           "exit 0; fi; "
+                           "for r in 1 2; do until [ -e $F$r ]; do sleep 0.01; done; "
+                           "while kill -0 $(cat $F$r) 2>/dev/null; do sleep 0.01; done; done; "
+                           "echo lost >&2; exit 4"),
+                    {{"F", file}});
+  EXPECT_EQ(launched.wait(), 4);
+  EXPECT_THAT(launched.error(),
+              AllOf(HasSubstr("the first that failed was rank 0, which ended with exit code 4; its "
+                              "output, [0], says why"),
+                    HasSubstr("before it ranks 1, 2 ended with exit code 0"),
+                    Not(HasSubstr("the first that ended"))));
 }
 
 TEST(Launch, CtrlZStopsAll) {

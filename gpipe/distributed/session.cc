@@ -112,7 +112,8 @@ void Session::meet() {
     return;
   }
   if (rank() == 0 && options_.announce) {
-    std::clog << "gpipe: " + to_text(environment_) + "; listening on " + addresses_.own + "\n"
+    const Endpoint master{addresses_.master, static_cast<int>(environment_.master_port)};
+    std::clog << "gpipe: " + announcement(environment_, to_text(master), addresses_.own) + "\n"
               << std::flush;
     const std::string crowd =
         too_many_threads(environment_, at::get_num_threads(), sysconf(_SC_NPROCESSORS_ONLN),
@@ -150,7 +151,14 @@ void Session::meet() {
     }
   }
   Endpoint own{addresses_.own, 0};
-  control.listener = listen_on(own.address, &own.port);
+  try {
+    control.listener = listen_on(own.address, &own.port);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(error.what()) +
+                             ". Each rank listens on the interface that GPIPE_INTERFACE names, or "
+                             "on the one that reaches rank 0: " +
+                             to_text(environment_));
+  }
   control_ = std::make_unique<Control>(std::move(control));
   try {
     from_store<bool>(

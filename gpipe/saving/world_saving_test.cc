@@ -32,6 +32,7 @@ namespace {
 
 using distributed::WorldRanks;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -201,6 +202,89 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "model.safetensors.index.json", "optimizer-00001-of-00004.safetensors",
                   "optimizer-00002-of-00004.safetensors", "optimizer-00003-of-00004.safetensors",
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
+}
+
+// Registers what it has in its first forward.
+struct LateImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    if (!weight.defined()) {
+      weight = register_parameter("weight", torch::linspace(-1, 1, x.size(1) * 3).view({-1, 3}));
+      bias = register_module("inner", torch::nn::Linear(1, 3))->bias;
+      torch::NoGradGuard no_grad;
+      bias.copy_(torch::linspace(0, 1, 3));
+      count = register_buffer("count", torch::zeros({}));
+    }
+    if (is_training()) count.add_(1);
+    return torch::tanh(x.matmul(weight) + bias);
+  }
+  torch::Tensor weight, bias, count;
+};
+TORCH_MODULE(Late);
+
+GPipe late_pipeline(const World& world, const std::vector<int64_t>& balance) {
+  torch::manual_seed(1);
+  const torch::nn::Sequential module(torch::nn::Linear(4, 5), Late(), torch::nn::Linear(3, 4),
+                                     Late());
+  return {module, GPipeOptions(balance).cpu_threads_per_stage(1).chunks(2).world(world)};
+}
+
+// Of two steps: the norms, what is clipped by them, and what is saved and read between them.
+std::string late_run(const World& world, const std::vector<int64_t>& balance,
+                     const std::string& path, bool reads) {
+  GPipe pipe = late_pipeline(world, balance);
+  const auto mse = [](const Tensors& outputs, const Tensors& targets) {
+    return torch::nn::functional::mse_loss(outputs[0], targets[0]);
+  };
+  const at::Tensor input = at::linspace(-1, 1, 24).view({6, 4});
+  const at::Tensor target = at::linspace(5, 6, 18).view({6, 3});
+  std::string text;
+  pipe->eval();
+  pipe->evaluate({input}, {target}, mse);  // registers
+  pipe->train();
+  torch::optim::SGD optimizer(pipe->local_parameters(), 0.5);
+  if (reads) load_checkpoint(pipe, optimizer, path);
+  for (int step = reads ? 1 : 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    pipe->step({input}, {target}, mse);
+    const double norm = pipe->clip_grad_norm_(0.5);
+    optimizer.step();
+    if (step == 0) {
+      save_checkpoint(pipe, optimizer, {1, 6, {}}, path);
+    } else {
+      text += std::to_string(norm);
+    }
+  }
+  std::string names;
+  for (const auto& parameter : pipe->named_parameters()) names += " " + parameter.key();
+  return text + " " + pipe->parameter_hash() + names;
+}
+
+TEST(WorldCheckpoint, WhatALayerRegistersInItsFirstForwardIsTheModelsInAllProcesses) {
+  const std::vector<std::vector<int64_t>> balances = {{4}, {2, 2}, {1, 2, 1}};
+  std::vector<std::string> paths;
+  std::string want;
+  for (const std::vector<int64_t>& balance : balances) {
+    paths.push_back(new_path());
+    WorldRanks ranks(static_cast<int64_t>(balance.size()), [&, path = paths.back()](
+                                                               const World& world, const Say& say) {
+      say(distributed::outcome([&] { return late_run(world, balance, path, /*reads=*/false); }));
+    });
+    const std::vector<std::string> lines = ranks.lines();
+    if (want.empty()) want = lines[0];
+    EXPECT_THAT(lines, Each(want));
+    EXPECT_THAT(lines, Each(HasSubstr("1.inner.bias")));
+    ranks.expect_ends();
+  }
+  for (const std::vector<int64_t>& balance : balances) {
+    for (const std::string& path : paths) {
+      WorldRanks ranks(static_cast<int64_t>(balance.size()), [&](const World& world,
+                                                                 const Say& say) {
+        say(distributed::outcome([&] { return late_run(world, balance, path, /*reads=*/true); }));
+      });
+      EXPECT_THAT(ranks.lines(), Each(want));
+      ranks.expect_ends();
+    }
+  }
 }
 
 TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {

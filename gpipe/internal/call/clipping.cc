@@ -17,6 +17,10 @@
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::internal {
 namespace {
@@ -37,27 +41,91 @@ struct TravellingNorm {
   char bytes[16] = {};
 };
 
-// The norms of all processes, in the order of the parameters. `norms`: of those that are here.
-std::vector<at::Tensor> of_all(Processes& processes, const std::string& name,
-                               const std::map<int64_t, at::Tensor>& norms) {
-  std::vector<TravellingNorm> own;
+std::string to_bytes(const std::map<int64_t, at::Tensor>& norms) {
+  std::vector<TravellingNorm> all;
   for (const auto& [parameter, norm] : norms) {
     TravellingNorm travelling{parameter, static_cast<int64_t>(norm.scalar_type()), {}};
     const at::Tensor here = norm.cpu();
     std::memcpy(travelling.bytes, here.const_data_ptr(), here.nbytes());
-    own.push_back(travelling);
+    all.push_back(travelling);
   }
-  std::map<int64_t, at::Tensor> all;
-  const std::string own_bytes(reinterpret_cast<const char*>(own.data()),
-                              own.size() * sizeof(TravellingNorm));
-  for (const std::string& bytes : exchange_long(processes, name, own_bytes)) {
-    for (size_t k = 0; k < bytes.size(); k += sizeof(TravellingNorm)) {
-      TravellingNorm travelling;
-      std::memcpy(&travelling, bytes.data() + k, sizeof travelling);
-      at::Tensor norm = at::empty({}, static_cast<c10::ScalarType>(travelling.type));
-      std::memcpy(norm.mutable_data_ptr(), travelling.bytes, norm.nbytes());
-      all.emplace(travelling.parameter, std::move(norm));
+  return {reinterpret_cast<const char*>(all.data()), all.size() * sizeof(TravellingNorm)};
+}
+
+std::map<int64_t, at::Tensor> from_bytes(const std::string& bytes) {
+  std::map<int64_t, at::Tensor> norms;
+  for (size_t k = 0; k < bytes.size(); k += sizeof(TravellingNorm)) {
+    TravellingNorm travelling;
+    std::memcpy(&travelling, bytes.data() + k, sizeof travelling);
+    at::Tensor norm = at::empty({}, static_cast<c10::ScalarType>(travelling.type));
+    std::memcpy(norm.mutable_data_ptr(), travelling.bytes, norm.nbytes());
+    norms.emplace(travelling.parameter, std::move(norm));
+  }
+  return norms;
+}
+
+// Whether two norms may be of one gradient. Where it lies differently in memory it is added up in
+// another order.
+bool are_alike(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type()) return false;
+  const double here = a.item<double>();
+  const double there = b.item<double>();
+  if (!std::isfinite(here) || !std::isfinite(there)) {
+    return std::isnan(here) ? std::isnan(there) : here == there;
+  }
+  const double tolerance = a.element_size() >= 4 ? 1e-3 : 2e-2;  // of half types: a few units
+  return std::abs(here - there) <= tolerance * std::max(std::abs(here), std::abs(there));
+}
+
+// "has the norm 3.5 on rank 1", or has none.
+std::string norm_text(const std::map<int64_t, at::Tensor>& norms, int64_t parameter, size_t rank) {
+  const auto norm = norms.find(parameter);
+  const std::string on_rank = absl::StrCat(" on rank ", rank);
+  if (norm == norms.end()) return "is not there" + on_rank;
+  return absl::StrCat("has the norm ", norm->second.item<double>(), on_rank);
+}
+
+// Throws FoundByAll for a gradient that two replicas do not have in common. `here`: of the first.
+void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
+                   const std::map<int64_t, at::Tensor>& there, size_t there_rank,
+                   const std::string& name, const std::vector<std::string>& keys) {
+  std::unordered_set<int64_t> parameters;
+  for (const auto& [parameter, norm] : here) parameters.insert(parameter);
+  for (const auto& [parameter, norm] : there) parameters.insert(parameter);
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const auto parameter = static_cast<int64_t>(k);
+    if (parameters.count(parameter) == 0) continue;
+    const auto of_here = here.find(parameter);
+    const auto of_there = there.find(parameter);
+    if (of_here != here.end() && of_there != there.end() &&
+        are_alike(of_here->second, of_there->second)) {
+      continue;
     }
+    found_by_all(absl::StrCat(
+        name, ": the replicas have different gradients of '", keys[k], "': it ",
+        norm_text(here, parameter, here_rank), ", and ", norm_text(there, parameter, there_rank),
+        ". step() leaves the same in all of them, so one has changed its own (by hand, or in a "
+        "hook); change it in all replicas alike, or call zero_grad() and step() again"));
+  }
+}
+
+// The norms of all processes, in the order of the parameters. `norms`: of those that are here.
+std::vector<at::Tensor> of_all(const World& world, const std::string& name,
+                               const std::map<int64_t, at::Tensor>& norms,
+                               const std::vector<std::string>& keys) {
+  std::map<int64_t, at::Tensor> all;
+  const auto each = static_cast<size_t>(world.processes_each());
+  std::vector<std::map<int64_t, at::Tensor>> of_first;  // [process of the first replica]
+  size_t rank = 0;
+  for (const std::string& bytes : exchange_long(*world.processes(), name, to_bytes(norms))) {
+    std::map<int64_t, at::Tensor> of_rank = from_bytes(bytes);
+    if (rank < each) {
+      all.insert(of_rank.begin(), of_rank.end());
+      of_first.push_back(std::move(of_rank));
+    } else {
+      check_replica(of_first[rank % each], rank % each, of_rank, rank, name, keys);
+    }
+    ++rank;
   }
   std::vector<at::Tensor> in_order;
   for (auto& [parameter, norm] : all) in_order.push_back(std::move(norm));
@@ -67,7 +135,8 @@ std::vector<at::Tensor> of_all(Processes& processes, const std::string& name,
 }  // namespace
 
 double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
-                      bool error_if_nonfinite, Processes* processes, const std::string& name) {
+                      bool error_if_nonfinite, const World& world, const std::string& name,
+                      const std::vector<std::string>& keys) {
   TORCH_CHECK_VALUE(max_norm >= 0, "max_norm must be at least 0, got ", max_norm);
   TORCH_CHECK_VALUE(norm_type >= 0, "norm_type must be at least 0, got ", norm_type);
   c10::NoGradGuard no_grad;
@@ -83,15 +152,15 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
     norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));
   }
   std::vector<at::Tensor> norms;
-  if (processes == nullptr) {
+  if (world.processes() == nullptr) {
     for (auto& [parameter, norm] : norms_here) norms.push_back(std::move(norm));
   } else {
     // With others each process would scale its gradients by another factor.
     std::ostringstream arguments;
     arguments << std::setprecision(std::numeric_limits<double>::max_digits10) << max_norm << ", "
               << norm_type << ", " << (error_if_nonfinite ? "true" : "false");
-    processes->agree("the arguments of " + name, arguments.str());
-    norms = of_all(*processes, name, norms_here);
+    world.processes()->agree("the arguments of " + name, arguments.str());
+    norms = of_all(world, name, norms_here, keys);
   }
   if (norms.empty()) return 0;
 

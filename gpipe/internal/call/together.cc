@@ -49,13 +49,14 @@ std::string text_of(const torch::nn::Sequential& module) {
   return text;
 }
 
-// What the processes of the last stages give, in the order of their replicas.
-std::vector<double> of_last_stages(const World& world, const std::string& name,
-                                   const std::vector<double>& own, int64_t last, bool is_patient) {
-  const std::string own_bytes(reinterpret_cast<const char*>(own.data()),
-                              own.size() * sizeof(double));
-  const std::vector<std::string> of_ranks =
-      exchange_long(*world.processes(), name, own_bytes, is_patient);
+std::string bytes_of(const std::vector<double>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
+}
+
+// What the processes of the last stages give, in the order of their replicas. `of_ranks`: bytes of
+// numbers, by rank.
+std::vector<double> of_last_stages(const World& world, const std::vector<std::string>& of_ranks,
+                                   int64_t last) {
   std::string bytes;
   for (int64_t replica = 0; replica < world.replicas(); ++replica) {
     bytes += of_ranks.at(static_cast<size_t>(world.rank_of(replica, last)));
@@ -185,11 +186,13 @@ void agree_on_values(const World& world, const std::string& name,
 
 std::vector<double> weights_of_all(const World& world, const std::string& name,
                                    const std::vector<double>& own, int64_t last) {
-  return of_last_stages(world, "the weights of " + name, own, last, /*is_patient=*/false);
+  return of_last_stages(
+      world, exchange_long(*world.processes(), "the weights of " + name, bytes_of(own)), last);
 }
 
 CallLosses end_together(const World& world, const std::string& name,
-                        const std::optional<CallLosses>& losses, int64_t last) {
+                        const std::optional<CallLosses>& losses, int64_t last,
+                        LateRegistrations& registrations) {
   std::vector<double> own;
   if (losses) {
     for (size_t i = 0; i < losses->values.size(); ++i) {
@@ -197,9 +200,22 @@ CallLosses end_together(const World& world, const std::string& name,
       own.push_back(losses->shares[i]);
     }
   }
-  // Another process may compute for long yet; all are in this call.
-  const std::vector<double> numbers =
-      of_last_stages(world, "the end of " + name, own, last, /*is_patient=*/true);
+  // The size of the losses, they, and the news. Another process may compute for long yet; all are
+  // in this call.
+  const std::string bytes = bytes_of(own);
+  std::vector<std::string> news =
+      exchange_long(*world.processes(), "the end of " + name,
+                    absl::StrCat(bytes.size(), " ", bytes, registrations.news()),
+                    /*is_patient=*/true);
+  std::vector<std::string> of_ranks;  // losses
+  for (std::string& both : news) {
+    const size_t blank = both.find(' ');
+    const size_t size = std::stoull(both.substr(0, blank));
+    of_ranks.push_back(both.substr(blank + 1, size));
+    both.erase(0, blank + 1 + size);
+  }
+  registrations.take(news);
+  const std::vector<double> numbers = of_last_stages(world, of_ranks, last);
   CallLosses all;
   for (size_t k = 0; k < numbers.size(); k += 2) {
     all.values.push_back(numbers[k]);

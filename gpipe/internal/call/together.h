@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/internal/processes/call_terms.h"
+#include "gpipe/internal/processes/late_registrations.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/options.h"
 #include "gpipe/schedule/schedule.h"
@@ -65,9 +66,11 @@ struct CallLosses {
   std::vector<double> shares;  // what each counts in the mini-batch
 };
 // The end of a call: the losses of all replicas, in their order. Those of the process of the last
-// stage, which is `last` in each, are given; others give none.
+// stage, which is `last` in each, are given; others give none. What layers have registered in the
+// call is then known to all processes.
 CallLosses end_together(const World& world, const std::string& name,
-                        const std::optional<CallLosses>& losses, int64_t last);
+                        const std::optional<CallLosses>& losses, int64_t last,
+                        LateRegistrations& registrations);
 
 }  // namespace gpipe::internal
 

@@ -124,6 +124,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       residence_(placement, world_.process(), world_.processes_each()),
       ties_(ties_of(partitions, places_of(residence_, partitions.size())), residence_,
             partitions.size(), world_, devices.front()),
+      late_registrations_(partitions, residence_, world_),
       device_ties_(partitions, devices),
       ablation_(ablation),
       devices_(std::move(devices)),

@@ -31,6 +31,7 @@
 #include "gpipe/internal/cell/unregistered_leaf.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
+#include "gpipe/internal/processes/late_registrations.h"
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/tie_copies.h"
 #include "gpipe/internal/run/device_ties.h"
@@ -118,6 +119,7 @@ class Pipeline {
   // The parameters that stages of several processes have. Those of several devices are nobody's
   // business.
   TieCopies& ties() { return ties_; }
+  LateRegistrations& late_registrations() { return late_registrations_; }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
@@ -190,6 +192,7 @@ class Pipeline {
   const World world_;
   const Residence residence_;
   TieCopies ties_;
+  LateRegistrations late_registrations_;
   DeviceTies device_ties_;  // none if there are several processes, which run on CPUs
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.

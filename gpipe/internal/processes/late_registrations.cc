@@ -1,0 +1,236 @@
+#include "gpipe/internal/processes/late_registrations.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <unordered_map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "gpipe/internal/processes/processes.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr char kEnd = '\0';  // of a text; no text has it within
+
+struct Named {
+  bool is_buffer = false;
+  std::string name;  // within the layer
+  at::Tensor tensor;
+};
+
+std::vector<Named> all_of(const torch::nn::Module& layer) {
+  std::vector<Named> all;
+  for (const auto& item : layer.named_parameters())
+    all.push_back({false, item.key(), item.value()});
+  for (const auto& item : layer.named_buffers()) all.push_back({true, item.key(), item.value()});
+  return all;
+}
+
+std::string label(bool is_buffer, const std::string& name) {
+  return (is_buffer ? "buffer " : "parameter ") + name;
+}
+
+std::vector<std::string> labels_of(const torch::nn::Module& layer) {
+  std::vector<std::string> labels;
+  for (const Named& item : all_of(layer)) labels.push_back(label(item.is_buffer, item.name));
+  return labels;
+}
+
+int64_t number_of(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  TORCH_INTERNAL_ASSERT(error == std::errc() && end == text.data() + text.size(), "'", text,
+                        "' is not a valid number in what a process tells of its layers");
+  return number;
+}
+
+// One tensor of a layer, as it is told.
+struct Registration {
+  size_t layer = 0;
+  bool is_buffer = false;
+  std::string name;  // empty: none, but the layer has changed
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  bool requires_grad = false;
+  std::vector<int64_t> shape;
+  std::string same_as;  // "layer.label" of what it is one tensor with; empty: it is its own
+
+  void append_to(std::string& bytes) const {
+    for (const std::string& text :
+         {std::to_string(layer), std::to_string(is_buffer ? 1 : 0), name,
+          std::to_string(static_cast<int>(type)), std::to_string(requires_grad ? 1 : 0),
+          absl::StrJoin(shape, ","), same_as}) {
+      bytes += text + kEnd;
+    }
+  }
+};
+
+std::vector<Registration> registrations_of(const std::string& bytes) {
+  std::vector<Registration> all;
+  std::vector<std::string> texts = absl::StrSplit(bytes, kEnd);
+  TORCH_INTERNAL_ASSERT(texts.size() % 7 == 1, "what a process tells of its layers is cut off");
+  for (size_t k = 0; k + 7 <= texts.size(); k += 7) {
+    Registration one;
+    one.layer = static_cast<size_t>(number_of(texts[k]));
+    one.is_buffer = texts[k + 1] == "1";
+    one.name = texts[k + 2];
+    one.type = static_cast<c10::ScalarType>(number_of(texts[k + 3]));
+    one.requires_grad = texts[k + 4] == "1";
+    for (const auto size : absl::StrSplit(texts[k + 5], ',', absl::SkipEmpty())) {
+      one.shape.push_back(number_of(std::string(size)));
+    }
+    one.same_as = texts[k + 6];
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+// The first of `known` that `names` does not have behind those before it; null: all are there.
+const std::string* first_missing(const std::vector<std::string>& known,
+                                 const std::vector<std::string>& names) {
+  auto position = names.begin();
+  for (const std::string& name : known) {
+    position = std::find(position, names.end(), name);
+    if (position == names.end()) return &name;
+    ++position;
+  }
+  return nullptr;
+}
+
+// "a.b.weight" is the weight of b in a; what is missing on the way is made.
+void put(torch::nn::Module& layer, const Registration& one, const at::Tensor& tensor) {
+  std::vector<std::string> path = absl::StrSplit(one.name, '.');
+  const std::string name = std::move(path.back());
+  path.pop_back();
+  torch::nn::Module* owner = &layer;
+  std::shared_ptr<torch::nn::Module> child;  // keeps owner
+  for (const std::string& step : path) {
+    const auto children = owner->named_children();
+    const auto* const found = children.find(step);
+    child = found != nullptr
+                ? *found
+                : owner->register_module(step, std::make_shared<torch::nn::Module>(step));
+    owner = child.get();
+  }
+  if (one.is_buffer) {
+    owner->register_buffer(name, tensor);
+  } else {
+    owner->register_parameter(name, tensor, one.requires_grad);
+  }
+}
+
+}  // namespace
+
+LateRegistrations::LateRegistrations(const std::vector<std::vector<Layer>>& partitions,
+                                     const Residence& residence, const World& world)
+    : processes_each_(world.processes_each()) {
+  if (world.processes() == nullptr) return;
+  for (size_t stage = 0; stage < partitions.size(); ++stage) {
+    for (const Layer& layer : partitions[stage]) {
+      const std::shared_ptr<torch::nn::Module> module = layer.module.ptr();
+      layers_.push_back({layer.name, module, residence.has_stage(static_cast<int64_t>(stage)),
+                         labels_of(*module)});
+    }
+  }
+}
+
+std::string LateRegistrations::news() const {
+  std::vector<size_t> changed;
+  for (size_t k = 0; k < layers_.size(); ++k) {
+    if (layers_[k].is_here && labels_of(*layers_[k].module) != layers_[k].names) {
+      changed.push_back(k);
+    }
+  }
+  std::string bytes;
+  if (changed.empty()) return bytes;
+  // What all know comes first, so that they find there what a new name shares.
+  std::unordered_map<const c10::TensorImpl*, std::string> places;
+  for (const Known& layer : layers_) {
+    for (const Named& item : all_of(*layer.module)) {
+      const std::string own = label(item.is_buffer, item.name);
+      if (std::find(layer.names.begin(), layer.names.end(), own) == layer.names.end()) continue;
+      places.emplace(item.tensor.unsafeGetTensorImpl(), absl::StrCat(layer.key, ".", own));
+    }
+  }
+  for (const size_t k : changed) {
+    Registration changed_layer;  // it may have nothing any more
+    changed_layer.layer = k;
+    changed_layer.append_to(bytes);
+    for (const Named& item : all_of(*layers_[k].module)) {
+      const std::string own = absl::StrCat(layers_[k].key, ".", label(item.is_buffer, item.name));
+      const std::string& place =
+          places.emplace(item.tensor.unsafeGetTensorImpl(), own).first->second;
+      Registration one{k,
+                       item.is_buffer,
+                       item.name,
+                       item.tensor.scalar_type(),
+                       item.tensor.requires_grad(),
+                       item.tensor.sizes().vec(),
+                       place == own ? "" : place};
+      one.append_to(bytes);
+    }
+  }
+  return bytes;
+}
+
+void LateRegistrations::take(const std::vector<std::string>& news) {
+  std::map<size_t, std::vector<std::string>> names;  // [layer] of those that have changed
+  std::vector<Registration> told;
+  for (size_t rank = 0; rank < news.size(); ++rank) {
+    const size_t first = rank % static_cast<size_t>(processes_each_);
+    if (news[rank] != news[first]) {
+      found_by_all(absl::StrCat(
+          "a layer has registered a parameter, a buffer or a module in a forward, and on ranks ",
+          first, " and ", rank,
+          " not the same, though these are replicas of one model; register what it has when it is "
+          "made, not in its first forward, which a replica without rows does not run"));
+    }
+    if (rank != first) continue;
+    for (Registration& one : registrations_of(news[rank])) {
+      std::vector<std::string>& of_layer = names[one.layer];
+      if (one.name.empty()) continue;
+      of_layer.push_back(label(one.is_buffer, one.name));
+      told.push_back(std::move(one));
+    }
+  }
+  for (const auto& [layer, own] : names) {
+    const std::string* const missing = first_missing(layers_.at(layer).names, own);
+    if (missing == nullptr) continue;
+    found_by_all(absl::StrCat("layer ", layer, " ('", layers_[layer].key, "') does not have its ",
+                              *missing,
+                              " any more, or has registered it anew: over several processes a "
+                              "layer may register more, but keeps what it had"));
+  }
+  std::map<std::string, at::Tensor> shared;  // by its place
+  const auto place_of = [&](size_t layer, const std::string& own) {
+    return absl::StrCat(layers_[layer].key, ".", own);
+  };
+  const bool some_share = std::any_of(told.begin(), told.end(),
+                                      [](const Registration& one) { return !one.same_as.empty(); });
+  for (size_t k = 0; k < layers_.size() && some_share; ++k) {
+    for (const Named& item : all_of(*layers_[k].module)) {
+      shared.emplace(place_of(k, label(item.is_buffer, item.name)), item.tensor);
+    }
+  }
+  for (const Registration& one : told) {
+    Known& layer = layers_[one.layer];
+    const std::string own = label(one.is_buffer, one.name);
+    if (layer.is_here) continue;
+    const std::vector<std::string> has = labels_of(*layer.module);
+    if (std::find(has.begin(), has.end(), own) != has.end()) continue;
+    at::Tensor& tensor = shared[one.same_as.empty() ? place_of(one.layer, own) : one.same_as];
+    if (!tensor.defined()) {
+      tensor = at::empty(one.shape, at::TensorOptions().dtype(one.type).device(c10::kMeta));
+    }
+    put(*layer.module, one, tensor);
+  }
+  for (auto& [layer, own] : names) layers_[layer].names = std::move(own);
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,52 @@
+// LateRegistrations: what layers register after the pipeline was made, in a forward say, told to
+// the processes that have these layers on meta.
+//
+// All processes number, hash and save the parameters of the whole model, so all have the same
+// names: this keeps it so.
+#ifndef GPIPE_INTERNAL_PROCESSES_LATE_REGISTRATIONS_H_
+#define GPIPE_INTERNAL_PROCESSES_LATE_REGISTRATIONS_H_
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/processes/residence.h"
+#include "gpipe/world.h"
+
+namespace gpipe::internal {
+
+// Thread-safety: none; the calls of a pipeline follow one another.
+class LateRegistrations {
+ public:
+  // The layers are the same in all processes. In one process nothing is kept.
+  LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const Residence& residence,
+                    const World& world);
+
+  // What the layers that are here have, and other processes do not know; empty: nothing.
+  std::string news() const;
+
+  // Registers in the layers of other processes what those have registered: tensors of the same
+  // shapes and types on meta, under the same names, and one tensor where theirs is one. `news`: of
+  // all processes, by rank. Throws FoundByAll, and changes nothing, if a layer does not have any
+  // more what it had, or has registered something else in another replica.
+  void take(const std::vector<std::string>& news);
+
+ private:
+  struct Known {
+    std::string key;
+    std::shared_ptr<torch::nn::Module> module;
+    bool is_here = false;
+    std::vector<std::string> names;  // as all processes know them
+  };
+
+  std::vector<Known> layers_;
+  int64_t processes_each_ = 1;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_PROCESSES_LATE_REGISTRATIONS_H_
