@@ -6,6 +6,7 @@
 #ifndef BALANCE_PIPELINE_PLAN_H_
 #define BALANCE_PIPELINE_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -51,8 +52,9 @@ struct PipelinePlan {
 
   // Where the schedule has its stages.
   Placement placement() const { return schedule.placement(); }
-  // How much longer than the lower bound a step takes: 0.02 is 2 %. 0 without times.
-  double gap() const { return lower_bound > 0 ? step / lower_bound - 1 : 0.0; }
+  // How much longer than the lower bound a step takes: 0.02 is 2 %. 0 without times. Never
+  // negative: both are sums, and where they are equal they may round differently.
+  double gap() const { return lower_bound > 0 ? std::max(step / lower_bound - 1, 0.0) : 0.0; }
 
   friend bool operator==(const PipelinePlan& a, const PipelinePlan& b);
   friend bool operator!=(const PipelinePlan& a, const PipelinePlan& b) { return !(a == b); }

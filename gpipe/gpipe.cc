@@ -17,6 +17,7 @@
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
+#include "gpipe/internal/call/caller_modes.h"
 #include "gpipe/internal/call/clipping.h"
 #include "gpipe/internal/call/devices.h"
 #include "gpipe/internal/call/hashing.h"
@@ -67,6 +68,28 @@ void check_not_inside() {
       "inner model's layers into the outer Sequential instead, or call it before and give its "
       "output as an input or a target");
 }
+
+// Tells, once in a pipeline's life, that a layer has seeded LibTorch's generator in a run, which it
+// also does if another thread of the caller's has.
+class ReseedWatch {
+ public:
+  explicit ReseedWatch(internal::Pipeline& pipeline) : pipeline_(pipeline) {}
+  ~ReseedWatch() {
+    if (internal::process_seed() == before_ || !pipeline_.first_reseed()) return;
+    internal::log_warning(
+        "LibTorch's CPU generator was seeded (torch::manual_seed) while the pipeline ran. In a "
+        "layer or a loss function that does not seed what is drawn there: layers draw from "
+        "generators of the pipeline's. It seeds the generator from which later calls take their "
+        "seed, so with the same number each later call draws the same. Seed between calls "
+        "(docs/guide/10-random-numbers.md)");
+  }
+  ReseedWatch(const ReseedWatch&) = delete;
+  ReseedWatch& operator=(const ReseedWatch&) = delete;
+
+ private:
+  internal::Pipeline& pipeline_;
+  const uint64_t before_ = internal::process_seed();
+};
 
 bool has_meta(const torch::nn::Module& layer) {
   const auto is_meta = [](const at::Tensor& tensor) {
@@ -338,6 +361,9 @@ Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool need
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
                                          const StepOptions* options) const {
   pipeline_->check_callable();
+  internal::check_not_traced(what);
+  internal::check_no_tangents("input", inputs);
+  internal::check_no_tangents(layers_);
   TORCH_CHECK_VALUE(!on_meta_, what,
                     ": the model was built on meta, and its parameters have no "
                     "values yet; call materialize() before");
@@ -439,7 +465,10 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
                     "with its process. Train with step(), which takes the loss function, and call "
                     "forward under torch::NoGradGuard");
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
-  pipeline_->run_forward(*pass);
+  {
+    const ReseedWatch watch(*pipeline_);
+    pipeline_->run_forward(*pass);
+  }
   Tensors outputs = outputs_of(*pass, inputs);
   const bool some = pipeline_->has_last_stage() && pass->micro_batches() > 0;
   TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
@@ -462,6 +491,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare_losses(const Tensors& inputs, const Ten
                                                 bool backward) const {
   const char* const what = backward ? "step" : "evaluate";
   TORCH_CHECK_VALUE(loss_fn != nullptr, what, " was given an empty loss function");
+  internal::check_no_tangents("target", targets);
   std::unique_ptr<Pass> pass = prepare(what, inputs, backward, &options);
   const internal::WeightsOfAll weights_of_all = [&](const std::vector<double>& own) {
     return internal::weights_of_all(world_, call_name(what), own,
@@ -569,8 +599,11 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
         "nothing is checkpointed. Call train() before, or evaluate() for a loss without gradients");
   }
   const internal::MiniBatch& mini_batch = pass->mini_batch;
-  pipeline_->run_step(*pass, schedule_of("step", options, *pass), options.on_event(),
-                      options.check_finite());
+  const Schedule schedule = schedule_of("step", options, *pass);
+  {
+    const ReseedWatch watch(*pipeline_);
+    pipeline_->run_step(*pass, schedule, options.on_event(), options.check_finite());
+  }
   internal::log_warning(pipeline_->unregistered_leaf_text());
 
   torch::autograd::edge_list roots;
@@ -610,8 +643,11 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
   const at::NoGradGuard no_grad;  // the workers' too
   const std::unique_ptr<Pass> pass =
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
-  pipeline_->run_evaluation(*pass, schedule_of("evaluate", options, *pass), options.on_event(),
-                            options.check_finite());
+  const Schedule schedule = schedule_of("evaluate", options, *pass);
+  {
+    const ReseedWatch watch(*pipeline_);
+    pipeline_->run_evaluation(*pass, schedule, options.on_event(), options.check_finite());
+  }
   return result_of("evaluate", *pass, inputs, options);
 }
 

@@ -4,6 +4,7 @@
 #ifndef GPIPE_SCHEDULE_SEARCH_H_
 #define GPIPE_SCHEDULE_SEARCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -77,8 +78,11 @@ struct SearchResult {
   int64_t actions = 0;             // how much was tried
   bool stopped = false;
 
-  // How far it may be from the best: 0.02 is at most 2 %.
-  double gap() const { return lower_bound > 0.0 ? makespan / lower_bound - 1.0 : 0.0; }
+  // How far it may be from the best: 0.02 is at most 2 %. Never negative: both are sums, and where
+  // they are equal they may round differently.
+  double gap() const {
+    return lower_bound > 0.0 ? std::max(makespan / lower_bound - 1.0, 0.0) : 0.0;
+  }
 };
 
 // Never worse than a generator of the placement's shape that keeps the limits (generators.h), with

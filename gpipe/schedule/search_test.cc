@@ -51,6 +51,15 @@ void expect_sound(const SearchResult& result, const SearchOptions& options) {
 
 // Proven by a constraint solver: tools/schedules/oracle.py made the data. Nothing is shorter, or
 // the data or the simulation are wrong; and how often it is reached says how good the search is.
+TEST(SearchResultTest, AScheduleAtTheBoundHasNoGapHoweverTheSumsRound) {
+  SearchResult result{Schedule::gpipe(1, 1), "gpipe", 0, 0, 0, {}, 0, false};
+  result.lower_bound = 0.1 + 0.2;
+  result.makespan = 0.3;
+  EXPECT_EQ(result.gap(), 0.0);
+  result.makespan = 0.6;
+  EXPECT_NEAR(result.gap(), 1.0, 1e-12);
+}
+
 TEST(Search, FindsTheProvenOptimaOfSmallPipelines) {
   std::ifstream file("gpipe/schedule/oracle.txt");
   ASSERT_TRUE(file);

@@ -2,9 +2,12 @@
 
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/input_metadata.h>
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -49,6 +52,27 @@ class Feeder : public Node {
   variable_list values_;
 };
 
+// Runs work that is not of autograd. The engine catches std::exception only.
+class Work : public Node {
+ public:
+  explicit Work(const std::function<void()>& work) : work_(work) { add_input_metadata(trigger); }
+  variable_list apply(variable_list&&) override {
+    try {
+      work_();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    return {};
+  }
+  std::string name() const override { return "GPipeWork"; }
+
+  const at::Tensor trigger = at::zeros({1});
+  std::exception_ptr error;
+
+ private:
+  const std::function<void()>& work_;
+};
+
 // The node's edges, leading to `collector` instead, in the order of the valid ones.
 edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
   edge_list edges = node.next_edges();
@@ -81,6 +105,15 @@ variable_list run_in_engine(Node& node, variable_list inputs, bool keep_graph) {
     ++next;
   }
   return outputs;
+}
+
+void run_for_all_gradients(const std::function<void()>& work) {
+  const auto* const asked = torch::autograd::get_current_graph_task_exec_info();
+  if (asked == nullptr || asked->empty()) return work();
+  auto node = make_node<Work>(work);
+  Engine::get_default_engine().execute({Edge(node, 0)}, {node->trigger}, /*keep_graph=*/false,
+                                       /*create_graph=*/false, /*accumulate_grad=*/true);
+  if (node->error) std::rethrow_exception(node->error);
 }
 
 }  // namespace gpipe::internal

@@ -1,10 +1,12 @@
-// run_in_engine: one node of a graph, run by autograd's engine.
+// run_in_engine: one node of a graph, run by autograd's engine; and work that needs all gradients,
+// whatever a backward around it asks for.
 #ifndef GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
 #define GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
 
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <functional>
 #include <utility>
 
 namespace gpipe::internal {
@@ -36,6 +38,13 @@ class EdgesScope {
 torch::autograd::variable_list run_in_engine(torch::autograd::Node& node,
                                              torch::autograd::variable_list inputs,
                                              bool keep_graph);
+
+// Runs `work` on this thread, where nodes compute all their gradients. The thread may be in a
+// backward that was asked for the gradients of some tensors only (torch::autograd::grad, or a list
+// of inputs). Then LibTorch's nodes ask the backward's graph task which of their edges lead to
+// these, and a graph that it does not know would get no gradients; so `work` runs in a graph task
+// of its own. Throws what `work` throws.
+void run_for_all_gradients(const std::function<void()>& work);
 
 }  // namespace gpipe::internal
 

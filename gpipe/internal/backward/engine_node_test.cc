@@ -1,9 +1,12 @@
 #include "gpipe/internal/backward/engine_node.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/types.h>
+
+#include <functional>
 
 #include "gpipe/testing/bitwise.h"
 
@@ -75,6 +78,54 @@ TEST(RunInEngine, KeepsWhatIsSavedIfAskedTo) {
   EXPECT_THROW(run_in_engine(*y.grad_fn(), {torch::ones({2})}, false), c10::Error);
   EXPECT_TRUE(y.grad_fn()->next_edge(0).is_valid()) << "also after a failure";
   EXPECT_EQ(y.grad_fn()->next_edge(0).function->name(), "torch::autograd::AccumulateGrad");
+}
+
+// A function whose backward does something.
+struct DoesInBackward : torch::autograd::Function<DoesInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::function<void()>& work) {
+    context->saved_data["work"] = reinterpret_cast<int64_t>(&work);
+    return x * 2;
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context, variable_list) {
+    (*reinterpret_cast<const std::function<void()>*>(context->saved_data["work"].toInt()))();
+    return {torch::ones({1}), at::Tensor()};
+  }
+};
+
+TEST(RunForAllGradients, NodesComputeWhatTheBackwardAroundThemDoesNotAskFor) {
+  const at::Tensor x = torch::ones({1}).requires_grad_();
+  const at::Tensor a = torch::ones({1}).requires_grad_();
+  const at::Tensor b = torch::ones({1}).requires_grad_();
+  const at::Tensor product = a * b;
+  const auto gradients_there = [&] {
+    return (*product.grad_fn())(variable_list{torch::ones({1})});
+  };
+  variable_list without;
+  variable_list with;
+  const std::function<void()> work = [&] {
+    without = gradients_there();
+    run_for_all_gradients([&] { with = gradients_there(); });
+  };
+  torch::autograd::grad({DoesInBackward::apply(x, work)}, {x});
+  EXPECT_FALSE(without[0].defined()) << "LibTorch has changed: is the function needed?";
+  ASSERT_TRUE(with[0].defined());
+  EXPECT_TRUE(with[1].defined());
+}
+
+TEST(RunForAllGradients, ThrowsAnythingThatTheWorkThrows) {
+  const at::Tensor x = torch::ones({1}).requires_grad_();
+  int caught = 0;
+  const std::function<void()> work = [&] {
+    try {
+      run_for_all_gradients([] { throw 7; });
+    } catch (int thrown) {
+      caught = thrown;
+    }
+  };
+  torch::autograd::grad({DoesInBackward::apply(x, work)}, {x});
+  EXPECT_EQ(caught, 7);
+  EXPECT_THROW(run_for_all_gradients([] { throw 7; }), int) << "outside of a backward";
 }
 
 }  // namespace

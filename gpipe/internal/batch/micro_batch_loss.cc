@@ -136,7 +136,8 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                             : std::string("an undefined tensor"));
   TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
                     result.loss.dtype(), "; take at::real() or at::abs() of it");
-  TORCH_CHECK_VALUE(!backward_ || result.loss.requires_grad(),
+  // One that does not count has no backward.
+  TORCH_CHECK_VALUE(!backward_ || shares_[i] == 0 || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
   // Without a backward the loss may be a tensor that the function goes on to change (a running

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "gpipe/internal/backward/engine_node.h"
 #include "gpipe/internal/backward/local_backward.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/libtorch/versions.h"
@@ -143,7 +144,7 @@ std::vector<Packet> CellGraph::backward(std::vector<Packet> gradients, Roots roo
   walk.begin(*this);
   layer = last_layer();
   try {
-    run(std::move(roots), part, walk);
+    run_for_all_gradients([&] { run(std::move(roots), part, walk); });
   } catch (...) {
     layer = walk.layer();
     throw;

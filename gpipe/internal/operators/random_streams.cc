@@ -337,4 +337,10 @@ uint64_t draw_step_seed() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
+uint64_t process_seed() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.current_seed();
+}
+
 }  // namespace gpipe::internal

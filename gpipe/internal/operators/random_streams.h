@@ -145,6 +145,9 @@ class RandomStreamsScope {
 // A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.
 uint64_t draw_step_seed();
 
+// With what torch::manual_seed has seeded that generator last.
+uint64_t process_seed();
+
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_

@@ -462,7 +462,12 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   const bool release_teams = !on_caller && workers_have_teams_ && last_run_ >= kRunWorthATeam;
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
-    if (!on_caller) state.emplace(caller_state);
+    if (!on_caller) {
+      // It stays until a caller comes with another one: to take it back would end the worker's
+      // OpenMP team after each run.
+      caller_state.floats().apply();
+      state.emplace(caller_state);
+    }
     std::optional<OpenMpTeamRelease> team;
     if (release_teams) team.emplace();
     AutocastCacheOff no_cache;

@@ -150,6 +150,7 @@ class Pipeline {
   // Whether this is the first call: for warnings that are given once.
   bool first_nan() { return !nan_.exchange(true); }
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
+  bool first_reseed() { return !reseeded_.exchange(true); }
 
   // A warning for the caller, given once; empty: none.
   std::string unregistered_leaf_text();
@@ -215,6 +216,7 @@ class Pipeline {
   UnregisteredLeaf unregistered_leaf_;
   std::atomic<bool> nan_{false};           // see first_nan()
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
+  std::atomic<bool> reseeded_{false};      // see first_reseed()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };

@@ -1,5 +1,6 @@
 #include "gpipe/internal/threads/caller_state.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -7,14 +8,18 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "gpipe/testing/bitwise.h"
+#include "interception/interception.h"
 
 namespace gpipe::internal {
 namespace {
@@ -128,6 +133,31 @@ TEST(CallerStateTest, ACopyOutlivesItsOriginal) {
   EXPECT_TRUE(autocast() == kOfCaller);
 }
 
+TEST(CallerStateTest, WhatLibTorchLeavesOutOfItsOwnStateHoldsToo) {
+  std::optional<CallerState> state;
+  on_new_thread([&] {
+    at::globalContext().setFlushDenormal(true);
+    torch::jit::setGraphExecutorOptimize(false);
+    const at::NoTF32Guard no_tf32;
+    state.emplace();
+  });
+  const CallerState usual;
+  on_new_thread([&] {
+    {
+      const CallerStateScope scope(*state);
+      EXPECT_TRUE(FloatMode() == state->floats());
+      EXPECT_FALSE(torch::jit::getGraphExecutorOptimize());
+      EXPECT_TRUE(at::NoTF32Guard::should_disable_tf32());
+      const CallerStateScope inner(usual);
+      EXPECT_TRUE(FloatMode() == usual.floats());
+      EXPECT_TRUE(torch::jit::getGraphExecutorOptimize());
+    }
+    EXPECT_TRUE(FloatMode() == usual.floats());
+    EXPECT_TRUE(torch::jit::getGraphExecutorOptimize());
+    EXPECT_FALSE(at::NoTF32Guard::should_disable_tf32());
+  });
+}
+
 std::atomic<int> observed = 0;
 
 TEST(CallerStateTest, RecordFunctionCallbacksOfTheCallerSeeTheWorkersOperators) {
@@ -192,6 +222,35 @@ TEST(AutocastCacheOffTest, HoldsOnThisThreadAndGivesBackWhatWasThere) {
       EXPECT_FALSE(is_autocast_cache_enabled()) << "it was off before the inner one";
     }
     EXPECT_TRUE(is_autocast_cache_enabled());
+  });
+}
+
+TEST(AutocastCacheOffTest, ALayerThatSwitchesTheCacheOnIsToldWhyNot) {
+  on_new_thread([] {
+    const at::Tensor weight = at::ones({2, 2}).requires_grad_();
+    const at::Tensor x = at::ones({2, 2});
+    const auto product = [&] {
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      at::autocast::set_autocast_cache_enabled(true);
+      try {
+        (void)x.mm(weight);
+        return std::string();
+      } catch (const c10::Error& error) {
+        return std::string(error.what_without_backtrace());
+      }
+    };
+    {
+      const AutocastCacheOff off;
+      const InterceptionScope cell;
+      EXPECT_NE(product().find("leave it off in the layer's guard"), std::string::npos);
+      // What autocast would not keep, it may cast.
+      EXPECT_EQ(x.mm(x).scalar_type(), at::kBFloat16);
+      at::autocast::set_autocast_cache_enabled(false);
+      EXPECT_EQ(x.mm(weight).scalar_type(), at::kBFloat16);
+    }
+    const InterceptionScope of_others;
+    EXPECT_EQ(product(), "") << "outside of a pipeline";
+    at::autocast::clear_cache();
   });
 }
 

@@ -15,6 +15,7 @@
 #include <torch/utils.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/placement.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/tied_product.h"
@@ -45,11 +47,23 @@ nn::Sequential chain() {
 
 constexpr int64_t kChunks = 3;
 
-GPipe piped(nn::Sequential model, Checkpoint mode) {
-  return GPipe(model, GPipeOptions({2, 2, 1})
-                          .devices(std::vector<c10::Device>(3, c10::kCPU))
-                          .chunks(kChunks)
-                          .checkpoint(mode));
+// A single worker runs on the caller's thread, so that its backward runs inside the caller's.
+struct Setting {
+  Checkpoint mode = Checkpoint::kNever;
+  bool one_worker = false;
+};
+
+GPipeOptions options_for(const std::vector<int64_t>& balance, const Setting& setting) {
+  GPipeOptions options(balance);
+  options.devices(std::vector<c10::Device>(balance.size(), c10::kCPU))
+      .chunks(kChunks)
+      .checkpoint(setting.mode);
+  if (setting.one_worker) options.placement(Placement::of(std::vector<int64_t>(balance.size(), 0)));
+  return options;
+}
+
+GPipe piped(nn::Sequential model, const Setting& setting) {
+  return GPipe(model, options_for({2, 2, 1}, setting));
 }
 
 torch::Tensor batch() {
@@ -57,7 +71,7 @@ torch::Tensor batch() {
   return torch::randn({6, 4});
 }
 
-class Autograd : public ::testing::TestWithParam<Checkpoint> {};
+class Autograd : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(Autograd, GradTowardsInputsLeavesParametersAlone) {
   nn::Sequential plain = chain();
@@ -100,8 +114,7 @@ TEST_P(Autograd, GradTowardsASharedParameterAddsUpItsStages) {
     return nn::Sequential(first, nn::Tanh(), TiedProduct(first->weight));
   };
   nn::Sequential plain = make();
-  GPipe pipe(make(),
-             GPipeOptions({2, 1}).devices({c10::kCPU, c10::kCPU}).chunks(3).checkpoint(GetParam()));
+  GPipe pipe(make(), options_for({2, 1}, GetParam()));
   const Tensors output = PlainModel(plain, kChunks).forward({batch()});
   const auto want =
       torch::autograd::grad({output[0].pow(2).sum()}, {plain->named_parameters()["0.weight"]});
@@ -122,6 +135,38 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
   for (const auto& p : parameters) EXPECT_EQ(p.value().grad().defined(), p.key() == "2.weight");
   EXPECT_THAT(parameters["2.weight"].grad(),
               EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
+}
+
+// A function whose backward trains another model, as one that fits something to the gradient.
+struct TrainsInBackward : torch::autograd::Function<TrainsInBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               const std::function<void()>& train) {
+    context->saved_data["train"] = reinterpret_cast<int64_t>(&train);
+    return x * 2;
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+    const at::AutoGradMode recorded(true);
+    (*reinterpret_cast<const std::function<void()>*>(context->saved_data["train"].toInt()))();
+    return {gradients[0] * 2, torch::Tensor()};
+  }
+};
+
+TEST_P(Autograd, AStepInsideAnotherBackwardHasAllItsGradients) {
+  GPipe alone = piped(chain(), GetParam());
+  GPipe pipe = piped(chain(), GetParam());
+  const LossFn loss = [](const Tensors& outputs, const Tensors&) {
+    return outputs[0].pow(2).mean();
+  };
+  alone->step({batch()}, {}, loss);
+  const std::function<void()> train = [&] { pipe->step({batch()}, {}, loss); };
+  const torch::Tensor x = batch().requires_grad_();
+  // With a list of inputs the outer backward needs nothing of the pipeline.
+  torch::autograd::grad({TrainsInBackward::apply(x, train).sum()}, {x});
+  for (const auto& parameter : alone->named_parameters()) {
+    const torch::Tensor gradient = pipe->named_parameters()[parameter.key()].grad();
+    ASSERT_TRUE(gradient.defined()) << parameter.key();
+    EXPECT_THAT(gradient, EqualsBitwise(parameter.value().grad())) << parameter.key();
+  }
 }
 
 TEST_P(Autograd, AHookRegisteredBetweenForwardAndBackwardIsAnErrorThatNamesIt) {
@@ -349,9 +394,15 @@ TEST_P(Autograd, AnomalyModeWorks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Autograd,
-                         ::testing::Values(Checkpoint::kAlways, Checkpoint::kExceptLast,
-                                           Checkpoint::kNever),
-                         [](const auto& info) { return std::string(to_text(info.param)); });
+                         ::testing::Values(Setting{Checkpoint::kAlways},
+                                           Setting{Checkpoint::kExceptLast},
+                                           Setting{Checkpoint::kNever},
+                                           Setting{Checkpoint::kAlways, /*one_worker=*/true},
+                                           Setting{Checkpoint::kNever, /*one_worker=*/true}),
+                         [](const auto& info) {
+                           return std::string(to_text(info.param.mode)) +
+                                  (info.param.one_worker ? "_one_worker" : "");
+                         });
 
 // A layer that counts its calls; without parameters.
 struct CountImpl : nn::Module {
@@ -554,7 +605,7 @@ TEST(Frozen, APrefixIsNeitherRecomputedNorBackPropagated) {
 
 TEST(TwoPipelines, AtOnceOnTwoThreads) {
   auto run = [](const torch::Tensor& x, std::vector<torch::Tensor>* gradients) {
-    GPipe pipe = piped(chain(), Checkpoint::kExceptLast);
+    GPipe pipe = piped(chain(), {Checkpoint::kExceptLast});
     for (int i = 0; i < 20; ++i) pipe->forward(x).sum().backward();
     for (const auto& p : pipe->parameters()) gradients->push_back(p.grad());
   };
@@ -563,8 +614,8 @@ TEST(TwoPipelines, AtOnceOnTwoThreads) {
   run(x, &alone);
   // Made one after another, because chain() seeds the process's generator.
   std::vector<torch::Tensor> gradients[2];
-  GPipe pipes[2] = {piped(chain(), Checkpoint::kExceptLast),
-                    piped(chain(), Checkpoint::kExceptLast)};
+  GPipe pipes[2] = {piped(chain(), {Checkpoint::kExceptLast}),
+                    piped(chain(), {Checkpoint::kExceptLast})};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
@@ -579,7 +630,7 @@ TEST(TwoPipelines, AtOnceOnTwoThreads) {
 }
 
 TEST(OnePipeline, FromTwoThreadsRunsOneCallAfterTheOther) {
-  GPipe pipe = piped(chain(), Checkpoint::kExceptLast);
+  GPipe pipe = piped(chain(), {Checkpoint::kExceptLast});
   const torch::Tensor x = batch();
   torch::Tensor expected;
   {

@@ -171,6 +171,31 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   }
 }
 
+// "Whatever its loss is": also one that nothing can be differentiated by.
+TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
+  const auto [words, targets] = sentences();
+  const Tensor padded = targets.clone();
+  padded.narrow(0, 0, 3).fill_(kPadding);  // the first micro-batch; the last one is so already
+  const LossFn loss = [](const Tensors& outputs, const Tensors& given) {
+    if (count_tokens(given) == 0) return torch::zeros({});
+    return token_loss(outputs, given);
+  };
+  for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
+    GPipe pipe(language_model(), cpu_options({2, 2}).chunks(3).checkpoint(mode));
+    GPipe usual(language_model(), cpu_options({2, 2}).chunks(3).checkpoint(mode));
+    const StepOptions options = StepOptions().weight(count_tokens);
+    EXPECT_EQ(pipe->step({words}, {padded}, loss, options).loss,
+              usual->step({words}, {padded}, token_loss, options).loss);
+    for (const auto& parameter : usual->named_parameters()) {
+      EXPECT_THAT(pipe->named_parameters()[parameter.key()].grad(),
+                  EqualsBitwise(parameter.value().grad()));
+    }
+    // One that counts is still refused.
+    const LossFn constant = [](const Tensors&, const Tensors&) { return torch::zeros({}); };
+    EXPECT_THROW(pipe->step({words}, {padded}, constant, options), c10::ValueError);
+  }
+}
+
 TEST(StepLoss, WeightsThatMakeNoSenseAreRefused) {
   const auto [words, targets] = sentences();
   GPipe pipe(language_model(), cpu_options({2, 2}).chunks(3));
