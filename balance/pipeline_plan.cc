@@ -1,11 +1,8 @@
 #include "balance/pipeline_plan.h"
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,7 +11,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "command/files.h"
 #include "gpipe/pipeline_setup.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -353,18 +352,18 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
 }
 
 PipelinePlan load_plan(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || !text) {
-    const std::string reason = errno != 0 ? std::strerror(errno) : "it is empty";
-    throw std::invalid_argument("cannot read " + path + ": " + reason);
+  std::string text;
+  try {
+    text = command::read_file(path);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(error.what());
   }
-  const std::string read = text.str();
-  const size_t first = read.find_first_not_of(" \t\r\n");
-  const bool is_json = first != std::string::npos && read[first] == '{';
-  return is_json ? plan_from_json(read, path) : plan_from_text(read, path);
+  if (text.empty()) {
+    throw std::invalid_argument("cannot read " + text::shown(path) + ": it is empty");
+  }
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && text[first] == '{';
+  return is_json ? plan_from_json(text, path) : plan_from_text(text, path);
 }
 
 }  // namespace gpipe::balance

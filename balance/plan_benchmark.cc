@@ -457,7 +457,7 @@ Settings read_settings() {
   settings.memory =
       command::in_range("memory_mib", absl::GetFlag(FLAGS_memory_mib), 0, int64_t{1} << 40) *
       (int64_t{1} << 20);
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
   const int64_t cores = command::usable_cores();
   if (cores < kDevices) {
     throw std::invalid_argument(absl::StrFormat(

@@ -1,17 +1,14 @@
 #include "balance/profile_file.h"
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 
 #include "balance/profile_checks.h"
 #include "command/files.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -180,15 +177,16 @@ void save_profile(const std::string& path, const SavedProfile& saved) {
 }
 
 SavedProfile load_profile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || !text) {
-    const std::string reason = errno != 0 ? std::strerror(errno) : "it is empty";
-    throw std::invalid_argument("cannot read " + path + ": " + reason);
+  std::string text;
+  try {
+    text = command::read_file(path);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(error.what());
   }
-  return profile_from_json(text.str(), path);
+  if (text.empty()) {
+    throw std::invalid_argument("cannot read " + text::shown(path) + ": it is empty");
+  }
+  return profile_from_json(text, path);
 }
 
 }  // namespace gpipe::balance

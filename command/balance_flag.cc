@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,12 @@ namespace gpipe::command {
 std::vector<int64_t> parse_balance(const std::string& text) {
   absl::string_view list = absl::StripAsciiWhitespace(text);
   if (absl::ConsumePrefix(&list, "[") && !absl::ConsumeSuffix(&list, "]")) list = "?";
+  if (absl::StrContains(list, '|')) {
+    throw wrong_value(
+        "balance", text,
+        "that is a layout of Megatron-LM, whose letters are kinds of layers; give "
+        "the number of layers of each partition instead, at least 1, such as 2,4,1,2");
+  }
   std::vector<int64_t> balance;
   if (list.empty()) return balance;
   for (const absl::string_view item : absl::StrSplit(list, ',')) {

@@ -23,6 +23,14 @@ TEST(ParseBalance, Lists) {
   }
 }
 
+TEST(ParseBalance, KnowsLayoutsOfMegatron) {
+  for (const char* layout : {"Et|t*4|t|tL", "E|t|t*2|t||(t|)*2,t*2,L", "Et*3|(tt|)*29,m|L"}) {
+    EXPECT_THAT([&] { parse_balance(layout); },
+                ::testing::ThrowsMessage<std::invalid_argument>(
+                    ::testing::HasSubstr("that is a layout of Megatron-LM")));
+  }
+}
+
 TEST(BalanceSum, IsTheNumberOfLayers) {
   check_balance_sum({20, 31}, 51, "20,31", "the network");
   check_balance_sum({}, 51, "", "the network");

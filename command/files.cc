@@ -1,13 +1,21 @@
 #include "command/files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
+
+#include "text/shown.h"
 
 namespace gpipe::command {
 namespace {
@@ -17,11 +25,12 @@ void create_folder_of(const std::filesystem::path& file) {
   std::error_code error;
   const bool created = std::filesystem::create_directories(file.parent_path(), error);
   if (error) {
-    throw std::runtime_error("cannot create the folder " + file.parent_path().string() + ": " +
-                             error.message());
+    throw std::runtime_error("cannot create the folder " +
+                             text::shown(file.parent_path().string()) + ": " + error.message());
   }
   // A name may be misspelled.
-  if (created) std::cerr << "created the folder " << file.parent_path().string() << std::endl;
+  if (created)
+    std::cerr << "created the folder " << text::shown(file.parent_path().string()) << std::endl;
 }
 
 // Writes and closes.
@@ -48,11 +57,26 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// Writes `text` to a file beside `target`, which is then to be renamed or removed. Returns its
+// A new, empty file beside `target`. Whatever is there already is somebody's.
+std::string create_beside(const std::filesystem::path& target) {
+  static std::atomic<int> count{0};
+  while (true) {
+    const std::string path =
+        target.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(count++);
+    const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor >= 0) {
+      close(descriptor);
+      return path;
+    }
+    if (errno != EEXIST) throw std::runtime_error(std::strerror(errno));
+  }
+}
+
+// Writes `text` to a new file beside `target`, which is then to be renamed or removed. Returns its
 // path.
 std::string write_beside(const std::filesystem::path& target, const std::string& text) {
   create_folder_of(target);
-  std::string temporary = target.string() + ".part";
+  const std::string temporary = create_beside(target);
   try {
     write(temporary, text);
   } catch (const std::runtime_error&) {
@@ -71,6 +95,29 @@ std::string user_path(const std::string& path) {
   return (std::filesystem::path(working_directory) / path).lexically_normal().string();
 }
 
+std::string read_file(const std::string& path) {
+  errno = 0;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
+                                                             std::fclose);
+  std::string text;
+  if (file) {
+    char part[1 << 16];
+    while (const size_t bytes = std::fread(part, 1, sizeof part, file.get())) {
+      text.append(part, bytes);
+    }
+  }
+  if (file && std::ferror(file.get()) == 0) return text;
+  throw std::runtime_error(
+      "cannot read " + text::shown(path) + ": " +
+      (errno == EISDIR ? std::string("it is a folder") : std::string(std::strerror(errno))));
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  if (is_special(a) || is_special(b)) return false;
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error) || target_of(a) == target_of(b);
+}
+
 void write_file_atomically(const std::string& path, const std::string& text) {
   const std::filesystem::path target = target_of(path);
   try {
@@ -83,14 +130,14 @@ void write_file_atomically(const std::string& path, const std::string& text) {
     std::filesystem::remove(temporary, ignored);
     throw std::runtime_error(error.message());
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("cannot write " + path + ": " + error.what());
+    throw std::runtime_error("cannot write " + text::shown(path) + ": " + error.what());
   }
 }
 
 void write_result(const std::string& path, const std::string& text) {
   if (path.empty()) return;
   write_file_atomically(path, text);
-  std::cerr << "written: " << path << std::endl;
+  std::cerr << "written: " << text::shown(path) << std::endl;
 }
 
 void check_writable_file(const std::string& flag, const std::string& path) {
@@ -100,7 +147,8 @@ void check_writable_file(const std::string& flag, const std::string& path) {
     if (std::filesystem::is_directory(target)) throw std::runtime_error("it is a folder");
     std::filesystem::remove(write_beside(target, ""));
   } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(flag + "=" + path + " cannot be written: " + error.what());
+    throw std::invalid_argument(flag + "=" + text::shown(path) +
+                                " cannot be written: " + error.what());
   }
 }
 
@@ -108,7 +156,7 @@ void check_writable_folder(const std::string& flag, const std::string& path) {
   try {
     std::filesystem::remove(write_beside(target_of(path) / "write_test", ""));
   } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(flag + "=" + path +
+    throw std::invalid_argument(flag + "=" + text::shown(path) +
                                 ": no files can be written there: " + error.what());
   }
 }

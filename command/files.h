@@ -11,6 +11,14 @@ namespace gpipe::command {
 // stay as they are. Creates nothing.
 std::string user_path(const std::string& path);
 
+// What is in the file at `path`; a pipe is read to its end. Throws std::runtime_error, "cannot read
+// `path`: it is a folder", for what cannot be read.
+std::string read_file(const std::string& path);
+
+// Whether both paths lead to one file, by links too, also where it is not there yet. What is not a
+// file (/dev/null, a terminal, a pipe) takes any number of results.
+bool same_file(const std::string& a, const std::string& b);
+
 // Replaces the file at `path` by `text` as a whole: a reader, or a crash in the middle, sees the
 // old or the new file, never half of one. If `path` is a symbolic link, the file that it leads to
 // is replaced. Anything that is not a file (/dev/stdout, a pipe) is written to directly. Creates

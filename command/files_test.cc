@@ -1,8 +1,12 @@
 #include "command/files.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +17,13 @@
 
 namespace gpipe::command {
 namespace {
+
+using ::testing::EndsWith;
+using ::testing::ThrowsMessage;
+
+int64_t files_in(const std::string& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
 
 std::string read(const std::string& path) {
   std::ifstream file(path);
@@ -44,7 +55,19 @@ TEST(WriteFileAtomically, ReplacesAndCreatesFolders) {
   write_file_atomically(path, "second");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(read(path), "second");
-  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  EXPECT_EQ(files_in(::testing::TempDir() + "/new/folder"), 1);
+}
+
+TEST(WriteFileAtomically, LeavesTheFilesOfOthersAlone) {
+  const std::string folder = ::testing::TempDir() + "/others";
+  const std::string path = folder + "/table.json";
+  write_file_atomically(path + ".part", "mine");
+  check_writable_file("--json", path);
+  check_writable_folder("--json", folder);
+  write_file_atomically(path, "x");
+  EXPECT_THROW(write_file_atomically(path + "/below", "y"), std::runtime_error);
+  EXPECT_EQ(read(path + ".part"), "mine");
+  EXPECT_EQ(files_in(folder), 2);
 }
 
 TEST(WriteFileAtomically, SaysWhatCannotBeWritten) {
@@ -81,14 +104,48 @@ TEST(WriteFileAtomically, LinksStayAndWhatIsNoFileIsWrittenTo) {
   EXPECT_THROW(write_file_atomically("/dev/full", "much"), std::runtime_error);
 }
 
-// /dev/full fails when the file is closed, as a full disk may.
 TEST(WriteFileAtomically, AFullDiskLeavesTheOldFileAndNothingElse) {
-  const std::string path = ::testing::TempDir() + "/kept.txt";
+  const std::string folder = ::testing::TempDir() + "/full";
+  const std::string path = folder + "/kept.txt";
   write_file_atomically(path, "old");
-  std::filesystem::create_symlink("/dev/full", path + ".part");
-  EXPECT_THROW(write_file_atomically(path, "new"), std::runtime_error);
+  // No file may grow beyond 4096 bytes.
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = 4096;
+  setrlimit(RLIMIT_FSIZE, &small);
+  EXPECT_THROW(write_file_atomically(path, std::string(10'000, 'n')), std::runtime_error);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
   EXPECT_EQ(read(path), "old");
-  EXPECT_FALSE(std::filesystem::is_symlink(path + ".part"));
+  EXPECT_EQ(files_in(folder), 1);
+}
+
+TEST(ReadFile, GivesAllOrSaysWhyNot) {
+  const std::string path = ::testing::TempDir() + "/bytes";
+  const std::string bytes = std::string(100'000, 'a') + std::string("\0\xff\n", 3);
+  write_file_atomically(path, bytes);
+  EXPECT_EQ(read_file(path), bytes);
+  EXPECT_EQ(read_file("/dev/null"), "");
+  EXPECT_THAT([] { read_file(::testing::TempDir()); },
+              ThrowsMessage<std::runtime_error>(EndsWith(": it is a folder")));
+  EXPECT_THAT(
+      [] { read_file("/nowhere/a\nb"); },
+      ThrowsMessage<std::runtime_error>("cannot read /nowhere/a\\x0ab: No such file or directory"));
+}
+
+TEST(SameFile, LooksThroughLinksAndNames) {
+  const std::string folder = ::testing::TempDir() + "/same";
+  const std::string path = folder + "/a";
+  EXPECT_TRUE(same_file(path, folder + "/../same/a")) << "not there yet";
+  EXPECT_FALSE(same_file(path, folder + "/b"));
+  write_file_atomically(path, "");
+  std::filesystem::create_hard_link(path, folder + "/hard");
+  std::filesystem::create_symlink("a", folder + "/soft");
+  EXPECT_TRUE(same_file(path, folder + "/hard"));
+  EXPECT_TRUE(same_file(folder + "/soft", path));
+  EXPECT_FALSE(same_file("/dev/null", "/dev/null")) << "takes any number";
 }
 
 TEST(CheckWritable, SaysWhatWillFailAndLeavesNothing) {

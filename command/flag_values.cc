@@ -24,12 +24,38 @@ double at_least(const char* flag, double value, double least) {
   return text::at_least(least, value, flag_text(flag, value));
 }
 
-std::string output_file(const std::string& flag, const std::string& path) {
+std::string FileFlags::output(const std::string& flag, const std::string& path) {
+  std::string full = add(flag, path, /*written=*/true);
+  if (!full.empty()) check_writable_file("--" + flag, full);
+  return full;
+}
+
+std::string FileFlags::input(const std::string& flag, const std::string& path) {
+  return add(flag, path, /*written=*/false);
+}
+
+std::string FileFlags::contents(const std::string& flag, const std::string& path) {
+  try {
+    return read_file(input(flag, path));
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(absl::StrCat(flag_text(flag, path), ": ", error.what()));
+  }
+}
+
+std::string FileFlags::add(const std::string& flag, const std::string& path, bool written) {
   if (path.rfind("--", 0) == 0) {
     throw wrong_value(flag, path, "its file is missing, and " + path + " was taken for it");
   }
   std::string full = user_path(path);
-  if (!full.empty()) check_writable_file("--" + flag, full);
+  if (full.empty()) return full;
+  for (const Named& other : files_) {
+    if (!(written || other.written) || other.flag == flag || !same_file(other.path, full)) continue;
+    throw std::invalid_argument(absl::StrCat(
+        flag_text(other.flag, other.path), " and ", flag_text(flag, full),
+        " are the same file: give each its own",
+        written && other.written ? "" : "; what is read would be lost when the result is written"));
+  }
+  files_.push_back({flag, full, written});
   return full;
 }
 

@@ -1,4 +1,4 @@
-// in_range, at_least, output_file: what the values of flags may be.
+// in_range, at_least, FileFlags: what the values of flags may be.
 #ifndef GPIPE_COMMAND_FLAG_VALUES_H_
 #define GPIPE_COMMAND_FLAG_VALUES_H_
 
@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gpipe::command {
 
@@ -21,9 +22,30 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
 // The value of --`flag`. Throws std::invalid_argument if it is less than `least`, or not finite.
 double at_least(const char* flag, double value, double least);
 
-// The path of a file that --`flag` wants to be written, as user_path() has it; empty if none is
-// wanted. Throws as check_writable_file() does.
-std::string output_file(const std::string& flag, const std::string& path);
+// The files that a command's flags name. No two may be the same, unless both are only read: a
+// result would take the place of another one, or of what it was made from.
+//
+// Each throws std::invalid_argument, with the flags and the path, where they are the same, and
+// where the next flag was taken for the name of the file. An empty path is that of no file.
+class FileFlags {
+ public:
+  // The path of a file that --`flag` wants to be written, as user_path() has it. Throws as
+  // check_writable_file() does.
+  std::string output(const std::string& flag, const std::string& path);
+  // The path of a file that --`flag` wants to be read, as user_path() has it.
+  std::string input(const std::string& flag, const std::string& path);
+  // What is in it. Throws std::invalid_argument for what cannot be read.
+  std::string contents(const std::string& flag, const std::string& path);
+
+ private:
+  struct Named {
+    std::string flag, path;
+    bool written;
+  };
+  std::string add(const std::string& flag, const std::string& path, bool written);
+
+  std::vector<Named> files_;
+};
 
 }  // namespace gpipe::command
 

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
+#include <string>
 
 namespace gpipe::command {
 namespace {
@@ -43,16 +45,52 @@ TEST(AtLeast, TheMessageNamesTheFlag) {
                   StrEq("--latency_us=-0.5: give a finite number of at least 0")));
 }
 
-TEST(OutputFile, IsAPathThatCanBeWritten) {
-  EXPECT_EQ(output_file("json", ""), "");
+TEST(FileFlags, AnOutputIsAPathThatCanBeWritten) {
+  FileFlags files;
+  EXPECT_EQ(files.output("json", ""), "");
   const std::string folder = ::testing::TempDir();
   const std::string path = folder + "/out.json";
-  EXPECT_EQ(output_file("json", path), path);
+  EXPECT_EQ(files.output("json", path), path);
   EXPECT_FALSE(std::filesystem::exists(path)) << "nothing is written yet";
-  EXPECT_THAT([&] { output_file("json", folder); },
-              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("--json"), HasSubstr(folder))));
-  EXPECT_THAT([] { output_file("json", "--explain"); },
+  EXPECT_THAT([&] { files.output("svg", folder); },
+              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("--svg"), HasSubstr(folder))));
+  EXPECT_THAT([&] { files.output("svg", "--explain"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("its file is missing")));
+  EXPECT_THAT([&] { files.input("profile", "--explain"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("its file is missing")));
+}
+
+TEST(FileFlags, NoResultIsWrittenOverAnother) {
+  const std::string folder = ::testing::TempDir();
+  FileFlags files;
+  files.output("svg", folder + "/one");
+  EXPECT_THAT([&] { files.output("json", folder + "/./one"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(" are the same file: give each")));
+  files.output("json", folder + "/other");
+  files.output("trace", "/dev/null");
+  EXPECT_NO_THROW(files.output("results", "/dev/null"));
+}
+
+TEST(FileFlags, NoResultIsWrittenOverWhatIsRead) {
+  const std::string path = ::testing::TempDir() + "/read";
+  std::ofstream(path) << "in it";
+  FileFlags files;
+  EXPECT_EQ(files.contents("profile", path), "in it");
+  EXPECT_EQ(files.input("more", path), path) << "both are only read";
+  EXPECT_THAT([&] { files.output("json", path); },
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("what is read would be lost when the result is written")));
+  FileFlags written;
+  written.output("json", path);
+  EXPECT_THROW(written.input("profile", path), std::invalid_argument);
+}
+
+TEST(FileFlags, WhatCannotBeReadIsWrongUsage) {
+  EXPECT_THAT([] { FileFlags().contents("file", ::testing::TempDir()); },
+              ThrowsMessage<std::invalid_argument>(
+                  AllOf(HasSubstr("--file="), HasSubstr("it is a folder"))));
+  EXPECT_THAT([] { FileFlags().contents("file", "/nowhere"); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("No such file")));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "command/wrap.h"
 #include "command/wrong_value.h"
 #include "text/closest.h"
+#include "text/shown.h"
 
 namespace gpipe::command {
 namespace {
@@ -58,7 +59,7 @@ bool strip_dashes(std::string& argument) {
 }
 
 [[noreturn]] void refuse_word(std::string word) {
-  const std::string given = "'" + word + "' is no flag";
+  const std::string given = text::quoted(word) + " is no flag";
   for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
     if (word.rfind(dash, 0) != 0) continue;
     word.erase(0, dash.size());  // text editors make such dashes
@@ -114,10 +115,10 @@ Request read_flags(int argc, const char* const* argv, const std::string& usage,
       const auto negated = name.rfind("no", 0) == 0 ? flags.find(name.substr(2)) : flags.end();
       if (has_value || negated == flags.end() || !negated->second->IsOfType<bool>()) {
         if (const auto why = absent.find(name); why != absent.end()) {
-          throw std::invalid_argument("there is no flag --" + name + ": " + why->second +
-                                      "; --help lists the flags");
+          throw std::invalid_argument("there is no flag --" + text::shown(name) + ": " +
+                                      why->second + "; --help lists the flags");
         }
-        throw std::invalid_argument("there is no flag --" + name + suggestion(name));
+        throw std::invalid_argument("there is no flag --" + text::shown(name) + suggestion(name));
       }
       set(*negated->second, "false");
     } else if (has_value) {

@@ -4,12 +4,14 @@
 #include <stdexcept>
 
 #include "command/interrupt.h"
+#include "text/shown.h"
 
 namespace gpipe::command {
 namespace {
 
 int end_with(int code, const std::string& text) {
-  std::cerr << "error: " << text << std::endl;
+  // Names and files of others may hold what a terminal takes for orders.
+  std::cerr << "error: " << text::shown(text, text::Letters::kAllOfLines) << std::endl;
   return code;
 }
 

@@ -50,6 +50,16 @@ TEST(RunMain, AMistakeThatIsFoundWhileWorking) {
   EXPECT_EQ(run_main(1, arguments, "", [] {}), 0);
 }
 
+TEST(RunMain, AnErrorGivesATerminalNoOrders) {
+  const std::string text("two\nlines \x1b[2J\xff\0", 15);
+  const Result mistake = run([&]() -> Work { throw std::invalid_argument(text); });
+  EXPECT_EQ(mistake.errors, "error: two\nlines \\x1b[2J\\xff\n");
+  EXPECT_EQ(run([]() -> Work { return nullptr; }, {}, {"\x1b[31m"}).errors,
+            "error: '\\x1b[31m' is no flag; --help lists the flags\n");
+  EXPECT_EQ(run([]() -> Work { return nullptr; }, {}, {"--a\nb=1"}).errors,
+            "error: there is no flag --a\\x0ab; --help lists the flags\n");
+}
+
 TEST(RunMain, ErrorsBeforeAndInTheWork) {
   const Result mistake = run([]() -> Work { throw std::invalid_argument("give 3"); });
   EXPECT_EQ(mistake.code, kUsageExitCode);

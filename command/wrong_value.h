@@ -10,7 +10,7 @@
 
 namespace gpipe::command {
 
-// What the user wrote: "--batch=7". `flag` is without dashes.
+// What the user wrote, as one line shows it (text/shown.h): "--batch=7". `flag` is without dashes.
 std::string flag_text(absl::string_view flag, const absl::AlphaNum& value);
 
 // To be thrown: "--batch=7: `why`". The reason says what to give instead.

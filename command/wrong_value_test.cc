@@ -22,5 +22,9 @@ TEST(WrongValue, NumbersAreAsPeopleWriteThem) {
   EXPECT_EQ(flag_text("tflops", 2e12), "--tflops=2e+12");
 }
 
+TEST(WrongValue, ShowsOnOneLineWhatATerminalWouldObey) {
+  EXPECT_EQ(flag_text("model", "a\nb\x1b[31m\xff"), "--model=a\\x0ab\\x1b[31m\\xff");
+}
+
 }  // namespace
 }  // namespace gpipe::command

@@ -7,18 +7,14 @@
 #include <tuple>
 #include <utility>
 
+#include "text/shown.h"
+
 namespace gpipe::safetensors {
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 [[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
-
-// A name as messages show it: it may be as long as the header.
-std::string shown(const std::string& name) {
-  constexpr size_t kLongest = 80;
-  return "'" + (name.size() <= kLongest ? name : name.substr(0, kLongest) + "...") + "'";
-}
 
 // Takes the tokens one by one and accepts the format's few forms only: a document of any depth or
 // with any other values is never built.
@@ -41,7 +37,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(uint64_t value) override {
     if (!in_array_) unexpected("a number");
     if (value > static_cast<uint64_t>(kMost)) {
-      refuse("tensor " + shown(name_) + " has the number " + std::to_string(value) +
+      refuse("tensor " + text::quoted(name_) + " has the number " + std::to_string(value) +
              ", which is too large");
     }
     numbers_.push_back(static_cast<int64_t>(value));
@@ -81,10 +77,10 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
     for (const auto& [has, field] : {std::make_pair(has_type_, "dtype"),
                                      {has_shape_, "shape"},
                                      {has_offsets_, "data_offsets"}}) {
-      if (!has) refuse("tensor " + shown(name_) + " has no " + field);
+      if (!has) refuse("tensor " + text::quoted(name_) + " has no " + field);
     }
     if (!header_.tensors.emplace(name_, std::move(entry_)).second) {
-      refuse("there are two tensors " + shown(name_));
+      refuse("there are two tensors " + text::quoted(name_));
     }
     return leave(Where::kTop);
   }
@@ -105,7 +101,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
     if (value == "dtype") return field(&has_type_, "dtype", Where::kType);
     if (value == "shape") return field(&has_shape_, "shape", Where::kShape);
     if (value == "data_offsets") return field(&has_offsets_, "data_offsets", Where::kOffsets);
-    refuse("tensor " + shown(name_) + " has the field " + shown(value) +
+    refuse("tensor " + text::quoted(name_) + " has the field " + text::quoted(value) +
            ", which the format does not have");
   }
 
@@ -123,7 +119,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
       entry_.shape = numbers_;
     } else {
       if (numbers_.size() != 2) {
-        refuse("tensor " + shown(name_) + " has " + std::to_string(numbers_.size()) +
+        refuse("tensor " + text::quoted(name_) + " has " + std::to_string(numbers_.size()) +
                " data_offsets instead of two");
       }
       entry_.begin = numbers_[0];
@@ -138,7 +134,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
     const std::string text = error.what();
     const size_t colon = text.find(": ");
     refuse("the header is no JSON at byte " + std::to_string(position) +
-           (colon == std::string::npos ? "" : ": " + text.substr(colon + 2, 200)));
+           (colon == std::string::npos ? "" : ": " + text::shown(text.substr(colon + 2, 200))));
   }
 
  private:
@@ -162,7 +158,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool field(bool* has, const char* name, Where to) {
-    if (std::exchange(*has, true)) refuse("tensor " + shown(name_) + " has two " + name);
+    if (std::exchange(*has, true)) refuse("tensor " + text::quoted(name_) + " has two " + name);
     return leave(to);
   }
 
@@ -175,13 +171,13 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
       case Where::kText:
         refuse("__metadata__ has " + what + " where a text belongs");
       case Where::kType:
-        refuse("tensor " + shown(name_) + " has " + what + " as its dtype");
+        refuse("tensor " + text::quoted(name_) + " has " + what + " as its dtype");
       case Where::kShape:
-        refuse("tensor " + shown(name_) + " has " + what + " in its shape");
+        refuse("tensor " + text::quoted(name_) + " has " + what + " in its shape");
       case Where::kOffsets:
-        refuse("tensor " + shown(name_) + " has " + what + " in its data_offsets");
+        refuse("tensor " + text::quoted(name_) + " has " + what + " in its data_offsets");
       default:
-        refuse("tensor " + shown(name_) + " is " + what + ", not an object");
+        refuse("tensor " + text::quoted(name_) + " is " + what + ", not an object");
     }
   }
 
@@ -209,7 +205,8 @@ void check_cover(const Header& header, int64_t data_bytes) {
     const Entry& entry = tensor->second;
     if (entry.begin != covered) {
       refuse(
-          "tensor " + shown(tensor->first) + " begins at byte " + std::to_string(entry.begin) +
+          "tensor " + text::quoted(tensor->first) + " begins at byte " +
+          std::to_string(entry.begin) +
           (entry.begin > covered ? ", behind a hole that begins at " : ", within what ends at ") +
           std::to_string(covered));
     }
@@ -217,7 +214,12 @@ void check_cover(const Header& header, int64_t data_bytes) {
   }
   if (covered != data_bytes) {
     refuse("the tensors are " + std::to_string(covered) + " bytes, the file has " +
-           std::to_string(data_bytes) + " behind its header");
+           std::to_string(data_bytes) + " behind its header: " +
+           (covered < data_bytes
+                ? std::to_string(data_bytes - covered) +
+                      " trailing bytes that no tensor has; cut them off, or write the file again"
+                : std::to_string(covered - data_bytes) +
+                      " are missing, as where a download broke off"));
   }
 }
 
@@ -233,9 +235,10 @@ size_t rank_of(const std::string& type) {
 
 const std::vector<ElementType>& element_types() {
   static const std::vector<ElementType> types = {
-      {"U64", 8},     {"I64", 8},     {"F64", 8}, {"C64", 8}, {"F32", 4},  {"U32", 4},
-      {"I32", 4},     {"BF16", 2},    {"F16", 2}, {"U16", 2}, {"I16", 2},  {"F8_E8M0", 1},
-      {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},  {"U8", 1},  {"BOOL", 1},
+      {"U64", 8},     {"I64", 8},         {"F64", 8},         {"C64", 8},     {"F32", 4},
+      {"U32", 4},     {"I32", 4},         {"BF16", 2},        {"F16", 2},     {"U16", 2},
+      {"I16", 2},     {"F8_E5M2FNUZ", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E8M0", 1}, {"F8_E4M3", 1},
+      {"F8_E5M2", 1}, {"I8", 1},          {"U8", 1},          {"BOOL", 1},
   };
   return types;
 }
@@ -243,7 +246,11 @@ const std::vector<ElementType>& element_types() {
 int64_t bytes_of(const std::string& type, const std::vector<int64_t>& shape) {
   const size_t rank = rank_of(type);
   if (rank == element_types().size()) {
-    refuse("the type " + shown(type) + " is none that is known here");
+    std::string known;
+    for (const ElementType& each : element_types()) {
+      known += (known.empty() ? "" : ", ") + std::string(each.name);
+    }
+    refuse("the type " + text::quoted(type) + " is not one of those that can be read: " + known);
   }
   // Without sizes of 0, too, as LibTorch multiplies the others for its strides.
   int64_t bytes = element_types()[rank].bytes;
@@ -258,6 +265,11 @@ int64_t bytes_of(const std::string& type, const std::vector<int64_t>& shape) {
 }
 
 Header parse_header(std::string_view text, int64_t data_bytes) {
+  const size_t valid = text::utf8_bytes(text);
+  if (valid < text.size()) {
+    refuse("the header is not UTF-8: its byte " + std::to_string(valid) + " is " +
+           text::shown(text.substr(valid, 1)) + ", where no character begins");
+  }
   // The library would take it for the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("the header has a zero byte");
   Parser parser;
@@ -265,17 +277,17 @@ Header parse_header(std::string_view text, int64_t data_bytes) {
   Header header = parser.take();
   for (const auto& [name, entry] : header.tensors) {
     if (entry.end < entry.begin) {
-      refuse("tensor " + shown(name) + " ends at byte " + std::to_string(entry.end) +
+      refuse("tensor " + text::quoted(name) + " ends at byte " + std::to_string(entry.end) +
              ", before it begins at " + std::to_string(entry.begin));
     }
     int64_t bytes = 0;
     try {
       bytes = bytes_of(entry.type, entry.shape);
     } catch (const std::runtime_error& error) {
-      refuse("tensor " + shown(name) + ": " + error.what());
+      refuse("tensor " + text::quoted(name) + ": " + error.what());
     }
     if (entry.end - entry.begin != bytes) {
-      refuse("tensor " + shown(name) + " has " + std::to_string(entry.end - entry.begin) +
+      refuse("tensor " + text::quoted(name) + " has " + std::to_string(entry.end - entry.begin) +
              " bytes, its type and shape ask for " + std::to_string(bytes));
     }
   }
@@ -288,11 +300,9 @@ std::string to_text(const Header& header) {
     try {
       return nlohmann::json(text).dump();
     } catch (const nlohmann::json::type_error&) {  // the bytes themselves would be no UTF-8 either
-      throw std::invalid_argument(
-          "a name or text of " + std::to_string(text.size()) + " bytes is no UTF-8: " +
-          nlohmann::json(shown(text))
-              .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) +
-          "; safetensors has no other names");
+      throw std::invalid_argument("a name or text of " + std::to_string(text.size()) +
+                                  " bytes is no UTF-8: " + text::quoted(text) +
+                                  "; safetensors has no other names");
     }
   };
   std::string text = "{";

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "text/shown.h"
+
 namespace gpipe::safetensors {
 namespace {
 
@@ -65,7 +67,11 @@ TEST(Header, RefusesDamageWithTheReason) {
       {"{}{}", 0, "no JSON at byte"},
       {"{}x", 0, "no JSON at byte"},
       {std::string("{}\0", 3), 0, "a zero byte"},
-      {"{\"\xff\":{}}", 0, "no JSON at byte"},
+      {"{\"\xff\":{}}", 0, "the header is not UTF-8: its byte 2 is \\xff,"},
+      {"\xff", 0, "the header is not UTF-8: its byte 0 is \\xff,"},
+      {"{\"\x1b[31m", 0, "no JSON at byte"},
+      {R"({"a\u0000b\nc":{}})", 0, "tensor 'a\\x00b\\x0ac' has no dtype"},
+      {R"({"\u001b[2J":{}})", 0, "tensor '\\x1b[2J' has no dtype"},
       {"[]", 0, "the header is a list, not an object"},
       {"null", 0, "the header is null, not an object"},
       {"7", 0, "the header is a number, not an object"},
@@ -97,7 +103,9 @@ TEST(Header, RefusesDamageWithTheReason) {
       {tensor(R"("shape":[18446744073709551616])"), 0, "not whole in its shape"},
       {tensor(R"("data_offsets":[0])"), 0, "has 1 data_offsets instead of two"},
       {tensor(R"("data_offsets":[0,1,2])"), 0, "has 3 data_offsets instead of two"},
-      {tensor(R"("dtype":"F4","shape":[2],"data_offsets":[0,1])"), 1, "type 'F4'"},
+      {tensor(R"("dtype":"F4","shape":[2],"data_offsets":[0,1])"), 1,
+       "the type 'F4' is not one of those that can be read: U64, "},
+      {tensor(R"("dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3])"), 3, "type 'F6_E2M3'"},
       {tensor(R"("dtype":"f32","shape":[1],"data_offsets":[0,4])"), 4, "type 'f32'"},
       {tensor(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4,
        "has 4 bytes, its type and shape ask for 8"},
@@ -110,9 +118,9 @@ TEST(Header, RefusesDamageWithTheReason) {
        "more elements than can be counted"},
       {tensor(R"("dtype":"U8","shape":[1],"data_offsets":[1,2])"), 2, "a hole that begins at 0"},
       {tensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1])"), 2,
-       "the tensors are 1 bytes, the file has 2 behind its header"},
+       "the tensors are 1 bytes, the file has 2 behind its header: 1 trailing bytes"},
       {tensor(R"("dtype":"U8","shape":[3],"data_offsets":[0,3])"), 2,
-       "the tensors are 3 bytes, the file has 2 behind its header"},
+       "the tensors are 3 bytes, the file has 2 behind its header: 1 are missing"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
        3, "tensor 'b' begins at byte 1, within what ends at 2"},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
@@ -128,6 +136,7 @@ TEST(Header, RefusesDamageWithTheReason) {
     } catch (const std::runtime_error& error) {
       EXPECT_THAT(error.what(), HasSubstr(damage.part));
       EXPECT_LT(std::string(error.what()).size(), 400u);
+      EXPECT_EQ(text::shown(error.what()), error.what()) << "bytes that no terminal should get";
     }
   }
 }

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "text/shown.h"
+
 namespace gpipe::safetensors {
 namespace {
 
@@ -36,6 +38,8 @@ constexpr Pair kTypes[] = {
     {"F16", at::kHalf},
     {"U16", at::kUInt16},
     {"I16", at::kShort},
+    {"F8_E5M2FNUZ", at::kFloat8_e5m2fnuz},
+    {"F8_E4M3FNUZ", at::kFloat8_e4m3fnuz},
     {"F8_E8M0", at::kFloat8_e8m0fnu},
     {"F8_E4M3", at::kFloat8_e4m3fn},
     {"F8_E5M2", at::kFloat8_e5m2},
@@ -122,16 +126,18 @@ Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
   std::map<std::string, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(name != "__metadata__", "a tensor cannot be called '__metadata__'");
-    TORCH_CHECK_VALUE(tensor.defined(), "tensor '", name, "' is undefined");
-    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(), "tensor '", name,
-                      "' must be dense, got ", tensor.layout(),
+    TORCH_CHECK_VALUE(tensor.defined(), "tensor ", text::quoted(name), " is undefined");
+    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(), "tensor ",
+                      text::quoted(name), " must be dense, got ", tensor.layout(),
                       tensor.is_quantized() ? ", quantized" : "");
-    TORCH_CHECK_VALUE(!tensor.is_meta(), "tensor '", name, "' is on meta and has no values");
-    TORCH_CHECK_VALUE(by_name.emplace(name, &tensor).second, "tensor '", name, "' is given twice");
+    TORCH_CHECK_VALUE(!tensor.is_meta(), "tensor ", text::quoted(name),
+                      " is on meta and has no values");
+    TORCH_CHECK_VALUE(by_name.emplace(name, &tensor).second, "tensor ", text::quoted(name),
+                      " is given twice");
     try {
       header.tensors[name] = {type_name(tensor.scalar_type()), tensor.sizes().vec(), 0, 0};
     } catch (c10::Error& error) {
-      error.add_context("tensor '" + name + "'");
+      error.add_context("tensor " + text::quoted(name));
       throw;
     }
   }
@@ -243,7 +249,7 @@ File::~File() { close(descriptor_); }
 
 at::Tensor File::read(const std::string& name) const {
   const auto found = header_.tensors.find(name);
-  TORCH_CHECK_VALUE(found != header_.tensors.end(), path_, " has no tensor '", name, "'");
+  TORCH_CHECK_VALUE(found != header_.tensors.end(), path_, " has no tensor ", text::quoted(name));
   const Entry& entry = found->second;
   at::Tensor tensor =
       at::empty(entry.shape, at::TensorOptions(type_of(entry.type)).device(at::kCPU));
@@ -252,7 +258,8 @@ at::Tensor File::read(const std::string& name) const {
                data_ + entry.begin);
     if (tensor.scalar_type() == at::kBool) check_truth_values(tensor);
   } catch (const std::runtime_error& error) {
-    throw std::runtime_error("cannot read tensor '" + name + "' of " + path_ + ": " + error.what());
+    throw std::runtime_error("cannot read tensor " + text::quoted(name) + " of " + path_ + ": " +
+                             error.what());
   }
   return tensor;
 }
@@ -301,7 +308,7 @@ at::ScalarType type_of(const std::string& name) {
   for (const Pair& pair : kTypes) {
     if (pair.name == name) return pair.type;
   }
-  TORCH_CHECK_VALUE(false, "'", name, "' is no type of safetensors that LibTorch has");
+  TORCH_CHECK_VALUE(false, text::quoted(name), " is no type of safetensors that LibTorch has");
 }
 
 }  // namespace gpipe::safetensors

@@ -87,6 +87,51 @@ TEST(Safetensors, ReadsWhatPythonWrote) {
   }
 }
 
+// A file of this header and these bytes.
+std::string file_of(const std::string& header, const std::string& bytes) {
+  return with_length(header.size(), header) + bytes;
+}
+
+// Other writers align nothing, sort nothing and pad with anything that JSON skips.
+TEST(Safetensors, ReadsWhatOtherWritersMake) {
+  const fs::path path = folder() / "file.safetensors";
+  const auto read = [&](const std::string& header, const std::string& bytes) {
+    put(path, file_of(header, bytes));
+    const File file(path);
+    std::map<std::string, at::Tensor> tensors;
+    for (const auto& [name, entry] : file.header().tensors) tensors[name] = file.read(name);
+    return tensors;
+  };
+  EXPECT_TRUE(read("{}\r \t\n", "").empty());
+  EXPECT_TRUE(read("\t\n{}\r ", "").empty());
+
+  const float floats[] = {1.5f, -2.25f, 1e-40f};
+  std::string bytes(reinterpret_cast<const char*>(floats), sizeof floats);
+  bytes += std::string("\x00\x38", 2);
+  std::string odd =
+      R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F16","shape":[1],"data_offsets":[12,14]}})";
+  if (odd.size() % 2 == 0) odd += ' ';
+  auto tensors = read(odd, bytes);
+  EXPECT_THAT(tensors.at("w"), EqualsBitwise(at::tensor({1.5f, -2.25f, 1e-40f})));
+  EXPECT_THAT(tensors.at("b"), EqualsBitwise(at::tensor({0.5f}).to(at::kHalf)));
+
+  const double number = 3.5;
+  tensors = read(
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F64","shape":[1],"data_offsets":[1,9]}})",
+      "\x07" + std::string(reinterpret_cast<const char*>(&number), sizeof number));
+  EXPECT_THAT(tensors.at("b"), EqualsBitwise(at::tensor({3.5}, at::kDouble)));
+
+  tensors = read(R"({"a\u0000b\nc":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "\x01");
+  EXPECT_EQ(tensors.count(std::string("a\0b\nc", 5)), 1u);
+
+  tensors = read(
+      R"({"n":{"dtype":"F8_E4M3FNUZ","shape":[2],"data_offsets":[0,2]},"m":{"dtype":"F8_E5M2FNUZ","shape":[1],"data_offsets":[2,3]}})",
+      "\x38\x40\x44");
+  EXPECT_EQ(tensors.at("n").scalar_type(), at::kFloat8_e4m3fnuz);
+  EXPECT_TRUE(tensors.at("n").to(at::kFloat).equal(at::tensor({0.5f, 1.0f})));
+  EXPECT_TRUE(tensors.at("m").to(at::kFloat).equal(at::tensor({2.0f})));
+}
+
 TEST(Safetensors, WritesTheBytesThatPythonWrote) {
   const fs::path path = folder() / "file.safetensors";
   Named tensors = golden();
@@ -171,8 +216,9 @@ TEST(Safetensors, DamagedFilesAreRefusedWithTheReason) {
            {with_length(std::numeric_limits<uint64_t>::max(), "{}"),
             "18446744073709551615 bytes, more than the 100000000"},
            {with_length(2, "[]"), "not an object"},
-           {whole.substr(0, whole.size() - 1), "the tensors are"},
-           {whole + "x", "the tensors are"},
+           {whole.substr(0, whole.size() - 1), "behind its header: 1 are missing"},
+           {whole + std::string("\x09\x07\x2f\0", 4), "behind its header: 4 trailing bytes"},
+           {file_of("\xff", ""), "the header is not UTF-8: its byte 0 is \\xff,"},
            {with_length(63, R"({"x":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}        )") +
                 std::string("\0\1\2", 3),
             "element 2 is 2, not a truth value"},

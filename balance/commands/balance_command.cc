@@ -197,13 +197,13 @@ void read_profile(Settings& settings, const std::string& path, int64_t chunks,
   }
 }
 
-void read_model(Settings& settings, const CommandFace& face) {
+void read_model(Settings& settings, const CommandFace& face, command::FileFlags& files) {
   // Of what is drawn for a model's sample, too.
   settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
   at::manual_seed(settings.seed);
   settings.model = face.find_model();
   settings.model_name = settings.model.saved_name;
-  const std::string path = command::user_path(absl::GetFlag(FLAGS_profile));
+  const std::string path = files.input("profile", absl::GetFlag(FLAGS_profile));
   const int64_t chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
   const std::optional<int64_t> batch = in_range("batch", settings.model.batch, 1, kMost);
   settings.measured = path.empty();
@@ -280,11 +280,12 @@ void read_options(Settings& settings) {
 
 Settings read_settings(const CommandFace& face) {
   Settings settings;
-  read_model(settings, face);
+  command::FileFlags files;
+  read_model(settings, face, files);
   read_cut(settings);
   read_options(settings);
-  settings.save_profile = command::output_file("save_profile", absl::GetFlag(FLAGS_save_profile));
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  settings.save_profile = files.output("save_profile", absl::GetFlag(FLAGS_save_profile));
+  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
   return settings;
 }
 

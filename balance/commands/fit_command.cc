@@ -177,7 +177,7 @@ Settings read_settings(const CommandFace& face) {
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
   check_layers(settings);
   return settings;
 }

@@ -88,11 +88,9 @@ Settings read_settings(const CommandFace& face) {
     throw command::wrong_value("device", device, "give cuda or cpu");
   }
   settings.options.device_type(device == "cpu" ? c10::kCPU : c10::kCUDA);
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
-  settings.svg = command::output_file("svg", absl::GetFlag(FLAGS_svg));
-  if (!settings.json.empty() && settings.json == settings.svg) {
-    throw std::invalid_argument("--json and --svg are the same file: " + settings.json);
-  }
+  command::FileFlags files;
+  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
+  settings.svg = files.output("svg", absl::GetFlag(FLAGS_svg));
 
   settings.network = settings.model.make_on_meta();
   const auto layers = static_cast<int64_t>((*settings.network)->size());

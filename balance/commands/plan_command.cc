@@ -160,7 +160,7 @@ void read_choices(Settings& settings) {
 }
 
 // Of a profile that is read, or measured, or counted only one can say anything.
-void read_times(Settings& settings, const CommandFace& face) {
+void read_times(Settings& settings, const CommandFace& face, command::FileFlags& file_flags) {
   PlanOptions& options = settings.options;
   const std::string measure = absl::GetFlag(FLAGS_measure);
   if (!measure.empty() && measure != "cpu") {
@@ -216,7 +216,7 @@ void read_times(Settings& settings, const CommandFace& face) {
   std::vector<int64_t> chunks;
   const std::vector<std::string> files = absl::StrSplit(paths, ',');
   for (const std::string& path : files) {
-    SavedProfile saved = load_profile(command::user_path(path));
+    SavedProfile saved = load_profile(file_flags.input("profile", path));
     const std::string& name = settings.model.saved_name;
     if (!saved.model.empty() && !name.empty() && saved.model != name) {
       throw std::invalid_argument(settings.model.given + ": " + path + " is a profile of " +
@@ -243,9 +243,10 @@ Settings read_settings(const CommandFace& face) {
   settings.model = face.find_model();
   settings.batch = command::in_range("batch", settings.model.rows(), 1, kMost);
   read_choices(settings);
-  read_times(settings, face);
-  settings.output = command::output_file("output", absl::GetFlag(FLAGS_output));
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  command::FileFlags file_flags;
+  read_times(settings, face, file_flags);
+  settings.output = file_flags.output("output", absl::GetFlag(FLAGS_output));
+  settings.json = file_flags.output("json", absl::GetFlag(FLAGS_json));
   return settings;
 }
 

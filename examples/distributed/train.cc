@@ -17,13 +17,13 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "command/files.h"
 #include "command/wrong_value.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
@@ -64,12 +64,16 @@ torch::nn::Sequential make_model() {
 }
 
 torch::Tensor read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  std::string bytes;
+  try {
+    bytes = gpipe::command::read_file(path);
+  } catch (const std::runtime_error& error) {
+    throw gpipe::command::wrong_value("text", path, error.what());
+  }
   if (bytes.size() <= static_cast<size_t>(kTokens)) {
-    throw gpipe::command::wrong_value(
-        "text", path,
-        "it cannot be read, or has no more than " + std::to_string(kTokens) + " bytes");
+    throw gpipe::command::wrong_value("text", path,
+                                      "give a file of more than " + std::to_string(kTokens) +
+                                          " bytes; it has " + std::to_string(bytes.size()));
   }
   torch::Tensor tokens = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kLong);
   for (size_t k = 0; k < bytes.size(); ++k) {
@@ -127,7 +131,12 @@ std::unique_ptr<Settings> read_flags() {
   settings->schedule =
       gpipe::choice_by_name(schedule, gpipe::command::flag_text("schedule", schedule));
   settings->trace = absl::GetFlag(FLAGS_trace);
-  settings->text = read_bytes(absl::GetFlag(FLAGS_text));
+  const std::string text = absl::GetFlag(FLAGS_text);
+  if (gpipe::command::same_file(settings->trace, text)) {
+    throw gpipe::command::wrong_value("trace", settings->trace,
+                                      "it is the file of --text, which would be lost");
+  }
+  settings->text = read_bytes(text);
   return settings;
 }
 

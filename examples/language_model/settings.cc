@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -138,17 +136,7 @@ double at_least(const char* flag, double value, double least, double most = 1e9)
                              absl::StrFormat("give a number from %g to %g", least, most));
 }
 
-std::string contents_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open() || std::filesystem::is_directory(path)) {
-    throw command::wrong_value("text", path, "it is no file that can be read");
-  }
-  std::string contents((std::istreambuf_iterator<char>(file)), {});
-  if (file.bad()) throw command::wrong_value("text", path, "it cannot be read");
-  return contents;
-}
-
-void read_text(Settings& settings) {
+void read_text(Settings& settings, command::FileFlags& files) {
   settings.path = command::user_path(absl::GetFlag(FLAGS_text));
   if (settings.path.empty()) {
     settings.path = kBibleData;
@@ -158,7 +146,7 @@ void read_text(Settings& settings) {
           ": install Debian's package bible-kjv-text, or give a text of your own with --text=FILE");
     }
   }
-  settings.text = contents_of(settings.path);
+  settings.text = files.contents("text", settings.path);
   try {
     if (is_bible_data(settings.text)) settings.text = decompress_bible(settings.text);
   } catch (const std::runtime_error& error) {
@@ -360,7 +348,7 @@ void check_save(const std::string& path) {
 }
 
 // The folder that the checkpoint's is in is made if it is not there.
-void read_files(Settings& settings) {
+void read_files(Settings& settings, command::FileFlags& files) {
   settings.save = command::user_path(absl::GetFlag(FLAGS_save));
   settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
   settings.save_every = in_range("save_every", absl::GetFlag(FLAGS_save_every), 0, kMost);
@@ -394,7 +382,7 @@ void read_files(Settings& settings) {
   if (settings.resume_anyway && settings.resume.empty() && !absl::GetFlag(FLAGS_resume_saved)) {
     throw std::invalid_argument("--resume_anyway: say from where, with --resume=FOLDER");
   }
-  settings.json = command::output_file("json", absl::GetFlag(FLAGS_json));
+  settings.json = files.output("json", absl::GetFlag(FLAGS_json));
 }
 
 void check_samples(const Settings& settings) {
@@ -434,11 +422,12 @@ bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {
 }
 
 void read_flags(Settings& settings) {
-  read_text(settings);
+  command::FileFlags files;
+  read_text(settings, files);
   read_model(settings);
   read_training(settings);
   read_pipeline(settings);
-  read_files(settings);
+  read_files(settings, files);
   check_samples(settings);
   check_plain(settings);
 }

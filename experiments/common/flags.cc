@@ -81,12 +81,9 @@ CommonFlags read_common_flags() {
   flags.schedule = given(absl::GetFlag(FLAGS_schedule), balance::parse_schedule);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.ways = absl::GetFlag(FLAGS_ways);
-  flags.json = command::output_file("json", absl::GetFlag(FLAGS_json));
-  flags.trace = command::output_file("trace", absl::GetFlag(FLAGS_trace));
-  if (!flags.trace.empty() && flags.trace == flags.json) {
-    throw std::invalid_argument("--json and --trace=" + flags.trace +
-                                " name the same file: give each its own");
-  }
+  command::FileFlags files;
+  flags.json = files.output("json", absl::GetFlag(FLAGS_json));
+  flags.trace = files.output("trace", absl::GetFlag(FLAGS_trace));
   flags.explain = absl::GetFlag(FLAGS_explain);
   return flags;
 }

@@ -2,10 +2,13 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "command/files.h"
+#include "command/flag_values.h"
 #include "command/wrong_value.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/layer_costs.h"
@@ -33,6 +36,10 @@ ABSL_FLAG(double, device_bandwidth, gpipe::experiments::tesla_p40().bytes_per_se
 ABSL_FLAG(double, operator_overhead, gpipe::experiments::tesla_p40().seconds_per_operator,
           "The same: seconds that each operator takes beside its FLOPs and bytes.");
 
+// Those of flags.h that name files.
+ABSL_DECLARE_FLAG(std::string, json);
+ABSL_DECLARE_FLAG(std::string, trace);
+
 namespace gpipe::experiments {
 namespace {
 
@@ -50,7 +57,11 @@ double speed_flag(const char* flag, double value) {
 
 SimulationSettings simulation_flags() {
   SimulationSettings settings;
-  settings.profile = command::user_path(absl::GetFlag(FLAGS_profile));
+  command::FileFlags files;
+  for (const auto& [name, flag] : {std::pair("json", &FLAGS_json), {"trace", &FLAGS_trace}}) {
+    files.output(name, absl::GetFlag(*flag));
+  }
+  settings.profile = files.input("profile", absl::GetFlag(FLAGS_profile));
   settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
   settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
   settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));

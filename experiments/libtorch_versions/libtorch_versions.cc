@@ -117,10 +117,9 @@ int replay_file(const std::string& path, const std::vector<int64_t>& threads,
 }
 
 int compare_files(const std::vector<std::string>& paths, const std::string& json) {
-  const Replays first = load_replays(command::user_path(paths[0]));
-  const ComparedTable table = paths.size() == 1
-                                  ? compare_threads(first)
-                                  : compare(first, load_replays(command::user_path(paths[1])));
+  const Replays first = load_replays(paths[0]);
+  const ComparedTable table =
+      paths.size() == 1 ? compare_threads(first) : compare(first, load_replays(paths[1]));
   std::cout << table.to_markdown(absl::GetFlag(FLAGS_all));
   if (!json.empty()) command::write_result(json, table.to_json().dump(1) + "\n");
   return 0;
@@ -130,7 +129,8 @@ command::Work prepare() {
   const std::string recorded = absl::GetFlag(FLAGS_record);
   const std::string replayed = absl::GetFlag(FLAGS_replay);
   const std::string compared = absl::GetFlag(FLAGS_compare);
-  const std::string hashes = command::output_file("hashes", absl::GetFlag(FLAGS_hashes));
+  command::FileFlags files;
+  const std::string hashes = files.output("hashes", absl::GetFlag(FLAGS_hashes));
   if (!recorded.empty() + !replayed.empty() + !compared.empty() + !hashes.empty() != 1) {
     throw std::invalid_argument(
         "give one of --record=FILE, --replay=FILE, --compare=FILE,FILE and --hashes=FILE; --help "
@@ -143,7 +143,7 @@ command::Work prepare() {
   if (!recorded.empty()) {
     command::in_range("most_calls", absl::GetFlag(FLAGS_most_calls), 1);
     command::in_range("programs", absl::GetFlag(FLAGS_programs), 0);
-    return [path = command::output_file("record", recorded)] { return record(path); };
+    return [path = files.output("record", recorded)] { return record(path); };
   }
   if (!replayed.empty()) {
     std::vector<int64_t> threads;
@@ -155,20 +155,20 @@ command::Work prepare() {
       }
       threads.push_back(command::in_range("threads", count, 1, kMostThreads));
     }
-    const std::string results = command::output_file("results", absl::GetFlag(FLAGS_results));
+    const std::string input = files.input("replay", replayed);
+    const std::string results = files.output("results", absl::GetFlag(FLAGS_results));
     if (results.empty()) {
       throw std::invalid_argument("--replay: say with --results=FILE where the results go");
     }
-    return [path = command::user_path(replayed), threads, results] {
-      return replay_file(path, threads, results);
-    };
+    return [path = input, threads, results] { return replay_file(path, threads, results); };
   }
-  const std::vector<std::string> paths = absl::StrSplit(compared, ',');
+  std::vector<std::string> paths = absl::StrSplit(compared, ',');
   if (paths.size() > 2) {
     throw std::invalid_argument(
         absl::StrCat("--compare: ", paths.size(), " files were given; give one or two"));
   }
-  return [paths, json = command::output_file("json", absl::GetFlag(FLAGS_json))] {
+  for (std::string& path : paths) path = files.input("compare", path);
+  return [paths, json = files.output("json", absl::GetFlag(FLAGS_json))] {
     return compare_files(paths, json);
   };
 }

@@ -84,8 +84,9 @@ gpipe::internal::ComparisonOptions read_flags() {
 
 void run(gpipe::internal::ComparisonOptions options) {
   // Before the searches: they take seconds.
-  const std::string svg = gpipe::command::output_file("svg", absl::GetFlag(FLAGS_svg));
-  const std::string json = gpipe::command::output_file("json", absl::GetFlag(FLAGS_json));
+  gpipe::command::FileFlags files;
+  const std::string svg = files.output("svg", absl::GetFlag(FLAGS_svg));
+  const std::string json = files.output("json", absl::GetFlag(FLAGS_json));
   options.stop = [] { return interrupted != 0; };
   std::signal(SIGINT, interrupt);
   const auto rows = gpipe::internal::compare(options);

@@ -9,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "text/at_least.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 
@@ -16,7 +17,7 @@ namespace gpipe::internal {
 template <typename Value>
 std::string given(const absl::Flag<Value>& flag) {
   const absl::CommandLineFlag& known = absl::GetFlagReflectionHandle(flag);
-  return "--" + std::string(known.Name()) + "=" + known.CurrentValue();
+  return "--" + std::string(known.Name()) + "=" + text::shown(known.CurrentValue());
 }
 
 // Its value. Throws std::invalid_argument that names the flag for one that is less, or not finite.

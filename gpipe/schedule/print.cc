@@ -2,15 +2,15 @@
 // --micro_batches=8`.
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "absl/flags/flag.h"
-#include "command/files.h"
+#include "command/flag_values.h"
 #include "command/run_main.h"
+#include "gpipe/schedule/csv_schedule.h"
 #include "gpipe/schedule/drawing.h"
 #include "gpipe/schedule/flags.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -23,7 +23,9 @@ ABSL_FLAG(
     "run all forwards, then all backwards: gpipe from the last micro-batch to the first, "
     "fill-drain from the first to the last.");
 ABSL_FLAG(int64_t, stages_per_worker, 0, "Of interleaved and the like. Default, 0: 2.");
-ABSL_FLAG(std::string, file, "", "Read the schedule's text from this file instead.");
+ABSL_FLAG(std::string, file, "",
+          "Read the schedule from this file instead: its text, or a CSV "
+          "table of torch.distributed.pipelining if the name ends in .csv.");
 ABSL_FLAG(int64_t, stages, 4, "Number of stages.");
 ABSL_FLAG(int64_t, micro_batches, 8, "Number of micro-batches.");
 ABSL_FLAG(int64_t, forward_cost, 1, "Columns that a forward takes in the drawing.");
@@ -36,11 +38,10 @@ namespace {
 using gpipe::internal::at_least;
 
 gpipe::Schedule read(const std::string& given) {
-  const std::string path = gpipe::command::user_path(given);
-  std::ifstream file(path);
-  if (!file) throw std::invalid_argument("--file: cannot read " + path);
-  return gpipe::Schedule::from_text(
-      std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
+  const std::string text = gpipe::command::FileFlags().contents("file", given);
+  constexpr std::string_view kCsv = ".csv";
+  const bool csv = given.size() > kCsv.size() && given.substr(given.size() - kCsv.size()) == kCsv;
+  return csv ? gpipe::schedule_from_csv(text) : gpipe::Schedule::from_text(text);
 }
 
 gpipe::Schedule make() {

@@ -50,7 +50,14 @@ for flag in forward_cost backward_cost input_gradient_cost weight_gradient_cost;
 done
 refuse "'zb-v' is no flag; --help lists the flags" zb-v
 refuse 'there is no flag --stage; did you mean --stages?' --stage=3
-refuse 'cannot read /nowhere/x' --file=/nowhere/x
+refuse '--file=/nowhere/x: cannot read /nowhere/x: No such file or directory' --file=/nowhere/x
+refuse 'it is a folder' --file="$TEST_TMPDIR"
+# The tables of torch.distributed.pipelining.
+printf '0F0,0SEND_F0,,0RECV_B0,0BW0\n1RECV_F0,1F0,1B0,1SEND_B0,1W0\n' >"$TEST_TMPDIR/table.csv"
+expect "$("$print" --file="$TEST_TMPDIR/table.csv")" 'worker 1: F1.0 I1.0 W1.0'
+cp "$TEST_TMPDIR/table.csv" "$TEST_TMPDIR/table.txt"
+refuse 'from a file whose name ends in .csv' --file="$TEST_TMPDIR/table.txt"
+refuse "there is no schedule '1f\\x0a1b'" --schedule=$'1f\n1b'
 printf 'stages 1\nmicro_batches 1\nworker 0: B0.0 F0.0\n' >"$file"
 refuse 'B0.0 (worker 0 at position 0) comes before F0.0' --file="$file"
 echo PASSED

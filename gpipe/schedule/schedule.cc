@@ -241,6 +241,12 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
 
 Schedule Schedule::from_text(std::string_view text) {
   Lines lines(text);
+  if (!lines.done() &&
+      std::string_view("(,0123456789").find(lines.line().front()) != std::string_view::npos) {
+    lines.fail(
+        "'stages <number, at least 1>' (a CSV table of torch.distributed.pipelining is read by "
+        "schedule_from_csv, and from a file whose name ends in .csv by the command print)");
+  }
   const int64_t stages = take_count(&lines, "stages");
   const int64_t micro_batches = take_count(&lines, "micro_batches");
   std::vector<std::vector<Action>> workers;

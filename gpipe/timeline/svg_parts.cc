@@ -4,32 +4,12 @@
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
 
 constexpr char kReplacement[] = "\uFFFD";
-
-struct Character {
-  uint32_t code = 0;
-  size_t bytes = 0;  // 0: none begins here
-};
-
-// The UTF-8 character that begins at `begin`.
-Character character_at(const std::string& text, size_t begin) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned char first = byte(begin);
-  if (first < 0x80) return {first, 1};
-  const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 0;
-  if (bytes == 0 || first >= 0xF8 || begin + bytes > text.size()) return {};
-  uint32_t code = first & (0x7Fu >> bytes);
-  for (size_t k = begin + 1; k < begin + bytes; ++k) {
-    if ((byte(k) & 0xC0) != 0x80) return {};
-    code = code << 6 | (byte(k) & 0x3F);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  return code >= kLeast[bytes] ? Character{code, bytes} : Character{};
-}
 
 // The characters of XML 1.0 that are no control characters.
 bool is_shown(uint32_t code) {
@@ -42,7 +22,7 @@ bool is_shown(uint32_t code) {
 std::string svg_text(const std::string& text) {
   std::string result;
   for (size_t k = 0; k < text.size();) {
-    const Character character = character_at(text, k);
+    const text::Character character = text::character_at(text, k);
     const size_t bytes = character.bytes > 0 ? character.bytes : 1;
     switch (character.code) {
       case '&':

@@ -25,7 +25,7 @@ TEST(SvgText, ReplacesBytesThatAreNotUtf8) {
   EXPECT_EQ(svg_text("\xE9t\xE9"), "\uFFFDt\uFFFD") << "Latin-1";
   EXPECT_EQ(svg_text("\x80x"), "\uFFFDx");
   EXPECT_EQ(svg_text("\xC0\xBC"), "\uFFFD\uFFFD") << "an overlong <";
-  EXPECT_EQ(svg_text("\xED\xA0\x80"), "\uFFFD") << "half of a pair";
+  EXPECT_EQ(svg_text("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD") << "half of a pair";
   EXPECT_EQ(svg_text("\xFF"), "\uFFFD");
 }
 

@@ -1,0 +1,40 @@
+// shown: a text that somebody gave, as one line of a message, a table or a terminal can show it.
+#ifndef TEXT_SHOWN_H_
+#define TEXT_SHOWN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gpipe::text {
+
+// A character of a text in UTF-8.
+struct Character {
+  uint32_t code = 0;
+  size_t bytes = 0;  // 0: none begins here
+};
+// The one that begins at byte `begin`, which must be one of the text's.
+Character character_at(std::string_view text, size_t begin);
+
+// The first byte with which no character begins; the number of bytes if the text is UTF-8.
+size_t utf8_bytes(std::string_view text);
+
+// What a text may hold besides.
+enum class Letters : uint8_t {
+  kAll,        // any letter that is printed
+  kAscii,      // none beyond ASCII, of which some only look like a digit
+  kAllOfLines  // any letter, tabs and line breaks
+};
+
+// The text with \x00 to \xff for each byte that is no printed letter: control characters, at which
+// a message would end (zero), a table break (a line break) or a terminal change its colors; bytes
+// that are not UTF-8; and characters that reorder or break a line.
+std::string shown(std::string_view text, Letters letters = Letters::kAll);
+
+// The same in quotes; of a long text the first 80 bytes and "...".
+std::string quoted(std::string_view text, Letters letters = Letters::kAll);
+
+}  // namespace gpipe::text
+
+#endif  // TEXT_SHOWN_H_
