@@ -92,9 +92,9 @@ Frame to_frame(const Agree& agree, uint32_t epoch) {
   writer.number(agree.number);
   writer.text(agree.name);
   writer.text(agree.value);
+  writer.number(agree.call);
   writer.number(static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
                                      (agree.is_patient ? kPatient : 0)));
-  writer.number(agree.call);
   return frame_of(MessageType::kAgree, epoch, std::move(writer));
 }
 
@@ -185,11 +185,11 @@ Agree to_agree(std::string_view body) {
     agree.number = reader.number<uint64_t>();
     agree.name = reader.text();
     agree.value = reader.text();
+    agree.call = reader.number<uint64_t>();
     const auto flags = reader.number<uint8_t>();
     if (flags > (kCollected | kPatient)) throw DamagedMessage("no such marks of a comparison");
     agree.is_collected = (flags & kCollected) != 0;
     agree.is_patient = (flags & kPatient) != 0;
-    agree.call = reader.number<uint64_t>();
     return agree;
   });
 }

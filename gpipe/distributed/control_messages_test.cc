@@ -44,6 +44,11 @@ TEST(ControlMessages, ArriveAsTheyWereSent) {
   EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_collected);
   EXPECT_FALSE(to_agree(to_frame(Agree{5, "name", "value", true}, 0).body).is_patient);
   EXPECT_TRUE(to_agree(to_frame(Agree{5, "name", "value", true, true}, 0).body).is_patient);
+  EXPECT_EQ(to_agree(to_frame(Agree{5, "name", "value", true, true, 9}, 0).body).call, 9);
+  EXPECT_EQ(to_verdict(to_frame(Verdict{6, "text", {}, 9}, 0).body, 4).given_up, 9);
+  const GivenUp given_up = to_given_up(to_frame(GivenUp{9, "why"}, 0).body);
+  EXPECT_EQ(given_up.call, 9);
+  EXPECT_EQ(given_up.text, "why");
   const Verdict verdict = to_verdict(to_frame(Verdict{6, "text", {}}, 0).body, 4);
   EXPECT_EQ(verdict.number, 6);
   EXPECT_EQ(verdict.text, "text");
@@ -112,6 +117,7 @@ TEST(ControlMessages, DamagedOnesAreRefused) {
       {to_frame(Verdict{6, "", {"a", "", "c"}}, 0).body,
        [](const auto& body) { to_verdict(body, 3); }},
       {to_frame(Bye{7, 8}, 0).body, [](const auto& body) { to_bye(body); }},
+      {to_frame(GivenUp{9, "why"}, 0).body, [](const auto& body) { to_given_up(body); }},
   };
   auto random = testing::test_random();
   int refused = 0;

@@ -438,6 +438,7 @@ TEST(Control, WhoDoesNotComeToTheNextEpochMakesTheCallThatWasGivenUpNoMore) {
   Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
+    control->agree("connected", "");
     Fault fault;
     fault.text = "boom";
     if (rank == 0) control->report(fault);

@@ -337,7 +337,7 @@ TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
             [&](const World& world, const Say& say) {
               const auto strange = [&](int64_t call) {
                 if (world.rank() != odd || call != at) return false;
-                if (what == What::kIsLate) sleep_for(kCallLimit * 3 / 2);
+                if (what == What::kIsLate) sleep_for(kCallLimit * 5 / 2);
                 return what == What::kThrows;
               };
               std::string marks;
