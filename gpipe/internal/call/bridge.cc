@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "gpipe/internal/backward/gradient_memory.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/warning_log.h"
@@ -118,6 +119,8 @@ class InputNode : public Node {
     }
     for (size_t k = own; request.requested && k < result.size(); ++k) {
       result[k] = requested_gradient(*request.requested, k);
+      // An accumulator would take over memory that another one's gradient has, too.
+      unshare(result[k]);
     }
     if (!request.keep_graph) spent = std::move(pass_);
     return result;

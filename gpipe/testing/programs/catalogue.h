@@ -4,6 +4,7 @@
 #ifndef GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
 #define GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "gpipe/testing/programs/layer.h"
@@ -16,6 +17,9 @@ std::optional<Draw> draw_linear(const State& state, Random& random);
 
 // A function with up to two parameters: operators, views, in-place, custom autograd functions.
 std::optional<Draw> draw_function(const State& state, Random& random);
+
+// A function with two parameters whose gradients LibTorch lets have the same memory.
+std::optional<Draw> draw_shared_gradients(const State& state, Random& random);
 
 // Adds a value beside the main one, consumes one, exchanges them or changes the type they travel
 // in.
@@ -36,6 +40,11 @@ Draw draw_embedding(Random& random);
 // The same layer with frozen parameters or with hooks on them.
 Layer with_frozen_parameters(Layer layer, bool all);
 Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_place);
+
+// What a layer may set for its thread while it runs.
+enum class OwnState : uint8_t { kAutocast, kAutocastWithCache, kRoundsDownward };
+// The same layer, which sets that. It neither stashes nor pops.
+Layer with_own_state(Layer layer, OwnState state);
 
 }  // namespace gpipe::testing::programs
 

@@ -25,6 +25,7 @@
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/plain_model.h"
+#include "gpipe/testing/programs/asked.h"
 #include "gpipe/testing/programs/side.h"
 #include "gpipe/testing/watchdog.h"
 
@@ -45,6 +46,8 @@ const char* const kRefusals[] = {
     // an output does not have a row for each row of the micro-batch.
     "cannot be joined to a mini-batch",
     "dimension 0 of an output must be the batch",
+    // a layer lets autocast keep casts of weights, for all of the process;
+    "cache of cast weights is switched on",
     // a tensor belongs to layers of two processes.
     "put both partitions into one process",
 };
@@ -105,6 +108,9 @@ bool waits_for_device(const Program& program) {
 std::optional<Placement> placement_of(const Program& program, const World& world) {
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
+  if (program.one_worker && world.processes() == nullptr && world.size() == 1) {
+    return Placement::of(std::vector<int64_t>(program.balance.size(), 0));
+  }
   if (program.entry == Entry::kStepTable && program.generator) {
     placement = *program.table().placement();
   } else if (program.entry == Entry::kStepTable) {
@@ -126,10 +132,13 @@ std::optional<Placement> placement_of(const Program& program, const World& world
 
 // Whether the pipeline is given a placement.
 bool placed(const Program& program, const World& world) {
-  return world.processes() != nullptr || (program.entry == Entry::kStepTable && program.generator);
+  return program.one_worker || world.processes() != nullptr ||
+         (program.entry == Entry::kStepTable && program.generator);
 }
 
-StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, const LossFn& loss) {
+StepResult run_pipe(const Program& program, GPipe& pipe, const Side& side, const Batch& batch,
+                    const LossFn& loss) {
+  const FloatSettings settings(program);
   const Tensors inputs = pipe->is_here(0) ? batch.tensors() : Tensors();
   const Tensors targets = pipe->is_here(-1) ? Tensors{batch.target} : Tensors();
   StepResult result;
@@ -141,7 +150,12 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Batch& batch, con
         result.outputs = pipe->forward(inputs);
       }
       const Tensor value = loss(result.outputs, {batch.target});
-      value.backward();
+      const Asked asked(program, side, batch);
+      if (asked.some()) {
+        asked.backward(value);
+      } else {
+        value.backward();
+      }
       result.loss = value.item<double>();
       return result;
     }
@@ -329,6 +343,8 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
     }
   }
   if (!here.whole) return;  // hooks run where the layers are
+  // What computes a gradient that nobody has asked for is not settled.
+  if (program.asked != Ask::kAll) return;
   for (const auto& [number, count] : plain.workshop.counters) {
     const int64_t had = *pipe.workshop.counters.at(number);
     comparison.compare("count of hooks", std::to_string(number), at::full({}, count->load()),
@@ -347,6 +363,17 @@ void compare_parameters(const Side& plain, const Side& pipe, const Here& here,
   }
 }
 
+StepResult run_asked_plain(const Program& program, PlainModel& plain, const Side& side,
+                           const Batch& batch, const LossFn& loss) {
+  const FloatSettings settings(program);
+  Asked asked(program, side, batch);
+  if (!asked.some()) return run_plain(program, plain, batch, loss);
+  asked.begin_plain();
+  StepResult result = run_plain(program, plain, batch, loss);
+  asked.end_plain();
+  return result;
+}
+
 // Where two runs of the plain model differ. GPUs have kernels whose sums have no fixed order, and
 // not each is among those that LibTorch refuses when told to (setDeterministicAlgorithms).
 std::string difference_of_plain_runs(const Program& program) {
@@ -361,9 +388,9 @@ std::string difference_of_plain_runs(const Program& program) {
     PlainModel first_model(first.model, program.chunks);
     PlainModel second_model(second.model, program.chunks);
     torch::manual_seed(call_seed(program, call));
-    const StepResult want = run_plain(program, first_model, first_batch, loss);
+    const StepResult want = run_asked_plain(program, first_model, first, first_batch, loss);
     torch::manual_seed(call_seed(program, call));
-    const StepResult have = run_plain(program, second_model, second_batch, loss);
+    const StepResult have = run_asked_plain(program, second_model, second, second_batch, loss);
     compare_call(program, want, have, first_batch, second_batch, first, second, Here(), comparison);
     end_call(program, call, first);
     end_call(program, call, second);
@@ -416,7 +443,7 @@ void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& ba
   auto left = static_cast<int64_t>(program.seed / 12) % cut.micro_batches;
   std::string message = "nothing";
   try {
-    run_pipe(program, pipe, batch, [&](const Tensors& outputs, const Tensors& targets) {
+    run_pipe(program, pipe, side, batch, [&](const Tensors& outputs, const Tensors& targets) {
       if (left-- == 0) throw std::runtime_error(kPlanned);
       return loss(outputs, targets);
     });
@@ -448,7 +475,7 @@ Outcome run_both(const Program& program, const World& world,
     StepResult want;
     try {
       torch::manual_seed(call_seed(program, call));
-      want = run_plain(program, plain_model, plain_batch, loss);
+      want = run_asked_plain(program, plain_model, plain, plain_batch, loss);
     } catch (const std::exception& error) {
       if (call > 0) break;
       return {Outcome::kInvalid, message_of(error), ""};
@@ -473,7 +500,7 @@ Outcome run_both(const Program& program, const World& world,
         }
       }
       torch::manual_seed(call_seed(program, call));
-      have = run_pipe(program, pipeline, pipe_batch, loss);
+      have = run_pipe(program, pipeline, pipe, pipe_batch, loss);
     } catch (const std::exception& error) {
       return thrown(message_of(error));
     }

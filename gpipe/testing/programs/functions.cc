@@ -387,6 +387,15 @@ const Entry kUsesOfUndefined[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(x)},
 };
 
+// The gradients of a and b are one tensor, or views of one.
+const Entry kSharedGradients[] = {
+    {kAny, kFresh, Shape::kSample, Shape::kSample, GPIPE_EXPRESSION(x + at::stack({a, b}).sum(0))},
+    {kAny, kFresh, Shape::kLast, Shape::kLast, GPIPE_EXPRESSION(x* at::stack({a, b}).sum(0))},
+    {kAny, kFresh, Shape::kOneRow, Shape::kOneRow, GPIPE_EXPRESSION(x + at::cat({a, b}).sum(0))},
+    {kAny, kFresh, Shape::kLast, Shape::kLast, GPIPE_EXPRESSION(x + (a + b))},
+    {kAny, kFresh, Shape::kScalar, Shape::kScalar, GPIPE_EXPRESSION(x*(a - b).abs())},
+};
+
 // Expressions for one more value, to travel beside x.
 const Entry kExtras[] = {
     {kAny, kSaves, kNone, kNone, GPIPE_EXPRESSION(x.sin())},
@@ -609,6 +618,11 @@ std::optional<Draw> draw_function(const State& state, Random& random) {
   if ((entry.dimensions & (1U << (state.main().dim() - 2))) == 0) return std::nullopt;
   const Expression chosen = expression(entry, state, random);
   if (chosen.in_place && !state.fresh) return std::nullopt;
+  return Draw{expression_layer(state, chosen, 0, false, state.kind), note_tied(chosen.parameters)};
+}
+
+std::optional<Draw> draw_shared_gradients(const State& state, Random& random) {
+  const Expression chosen = expression(any_of(kSharedGradients, random), state, random);
   return Draw{expression_layer(state, chosen, 0, false, state.kind), note_tied(chosen.parameters)};
 }
 

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <atomic>
+#include <cfenv>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -224,6 +225,41 @@ TEST(Judge, FindsAGradient) {
   }
   expect_found(program_with([](ScaleImpl& scale) { scale.weight.requires_grad_(false); }),
                "gradient, missing");
+}
+
+// Of the leaves that the seed chooses, all are behind the fault.
+TEST(Judge, FindsAGradientThatWasAskedFor) {
+  for (const Ask ask : {Ask::kGrad, Ask::kBackward}) {
+    for (const bool one_worker : {false, true}) {
+      const auto asking = [&](Fault fault) {
+        Program program = program_with(std::move(fault), Entry::kForward);
+        program.asked = ask;
+        program.one_worker = one_worker;
+        program.calls = 2;
+        return program;
+      };
+      expect_found(asking([](ScaleImpl& scale) {
+                     scale.after = [](ScaleImpl&, Tensors& result) {
+                       result[0].register_hook([](const Tensor& gradient) { return gradient * 2; });
+                     };
+                   }),
+                   "gradient");
+      EXPECT_EQ(run(asking(nullptr)).kind, Outcome::kEqual);
+    }
+  }
+}
+
+TEST(Judge, FindsThatTheCallersRoundingDoesNotReachALayer) {
+  const auto rounding = [](Fault fault) {
+    Program program = program_with(std::move(fault));
+    program.rounding = Rounding::kUpward;
+    return program;
+  };
+  expect_found(rounding([](ScaleImpl& scale) {
+                 scale.before = [](ScaleImpl&, Tensor&) { std::fesetround(FE_TONEAREST); };
+               }),
+               "output");
+  EXPECT_EQ(run(rounding(nullptr)).kind, Outcome::kEqual);
 }
 
 // The same summands, the last micro-batch first. So many that sums of all columns are not equal by

@@ -61,6 +61,9 @@ struct Layer {
   // Another value that leaves it shares its memory: a later in-place change shows there.
   bool aliases = false;
   bool needs_two_rows = false;  // statistics over the rows
+  // As the trial model has had it.
+  ValueKind in = ValueKind::kTensor;
+  ValueKind out = ValueKind::kTensor;
   bool batch_norm = false;
 };
 

@@ -2,14 +2,20 @@
 
 #include <torch/nn/modules.h>
 
+#include <cfenv>
 #include <iterator>
+#include <optional>
+#include <utility>
 
+#include "gpipe/internal/tensors/value.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/programs/catalogue.h"
 
 namespace gpipe::testing::programs {
 namespace {
 
 namespace nn = torch::nn;
+
 using torch::Tensor;
 
 // The numbers of dimensions after the rows that a module takes.
@@ -454,6 +460,34 @@ Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_pla
       });
     }
     return module;
+  };
+  return layer;
+}
+
+Layer with_own_state(Layer layer, OwnState state) {
+  layer.text += state == OwnState::kRoundsDownward ? " /* fesetround(FE_DOWNWARD) inside */"
+                : state == OwnState::kAutocast     ? " /* AutocastScope inside */"
+                                                   : " /* AutocastScope with cache inside */";
+  layer.make = [make = std::move(layer.make), in = layer.in, out = layer.out,
+                state](Workshop& workshop) {
+    nn::AnyModule inner = make(workshop);
+    nn::AnyModule outer = function_module(in, out, [inner, in, state](Tensors values) mutable {
+      const int rounding = std::fegetround();
+      std::optional<AutocastScope> autocast;
+      if (state == OwnState::kRoundsDownward) {
+        std::fesetround(FE_DOWNWARD);
+      } else {
+        autocast.emplace(values.at(0).device().type(), at::kBFloat16,
+                         /*cache=*/state == OwnState::kAutocastWithCache);
+      }
+      Tensors results =
+          internal::from_any(inner.any_forward(internal::to_any({in, std::move(values)}))).tensors;
+      std::fesetround(rounding);
+      if (results[0].scalar_type() == at::kBFloat16) results[0] = results[0].to(at::kFloat);
+      return results;
+    });
+    outer.ptr()->register_module("inner", inner.ptr());
+    return outer;
   };
   return layer;
 }

@@ -37,7 +37,8 @@ bool writes_gradients(const Layer& layer) {
 // Whether a parameter in it may get a view of its result's gradient, for one row. LibTorch lets
 // .grad have that memory, where users' code may write later (docs/guide/17-same-training.md).
 bool gives_views_of_gradients(const Layer& layer) {
-  return !allowed(layer.text, {"a.unsqueeze(0)", "b.unsqueeze(0)", ").unsqueeze(0)"});
+  return !allowed(layer.text, {"{a, b}", "(a + b)", "(a - b)", "a.unsqueeze(0)", "b.unsqueeze(0)",
+                               ").unsqueeze(0)"});
 }
 
 // Whether users' code in it writes into a gradient that its input gets as well, and whether it
@@ -85,6 +86,8 @@ std::optional<Trial> tried(const Layer& layer, State& state) {
 }
 
 void append(Program& program, State& state, Layer layer, Trial trial) {
+  layer.in = state.kind;
+  layer.out = trial.value.kind;
   state.kind = trial.value.kind;
   state.values = std::move(trial.value.tensors);
   state.trainable |= trial.trainable;
@@ -193,6 +196,9 @@ void draw_layers(Program& program, State& state, Random& random,
       }
     }
   }
+  // Drawn apart, as all that came later: the other draws are those of programs without.
+  Random apart(program.seed + 1);
+  while (once_in(apart, 6)) append_one(program, state, apart, draw_shared_gradients, without);
   // Something must be trainable.
   for (int tries = 0; !state.trainable && tries < 3000; ++tries) {
     append_one(program, state, random, draw_linear, without);
@@ -285,6 +291,31 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   }
 }
 
+// Modes of the calling thread and of layers, and who asks for which gradients.
+void draw_modes(Program& program, const std::vector<std::string>& without) {
+  Random random(program.seed + 2);
+  if (program.entry == Entry::kForward && once_in(random, 2) && allowed("asked", without)) {
+    program.asked = once_in(random, 2) ? Ask::kGrad : Ask::kBackward;
+    program.target_requires_grad = false;
+  }
+  const bool may_be_on_one =
+      program.entry == Entry::kForward || program.entry == Entry::kStep || program.forward_only();
+  program.one_worker = may_be_on_one && once_in(random, 3) && allowed("one worker", without);
+  if (once_in(random, 4) && allowed("rounding", without)) {
+    program.rounding = once_in(random, 2) ? Rounding::kUpward : Rounding::kTowardZero;
+  }
+  program.flush_denormals = once_in(random, 6) && allowed("denormals", without);
+  for (Layer& layer : program.layers) {
+    // What a pipeline asks of skippable layers it asks of the layer itself.
+    if (!once_in(random, 8) || !allowed(layer.text, {"stash(", "pop("})) continue;
+    const OwnState state = once_in(random, 2)   ? OwnState::kRoundsDownward
+                           : once_in(random, 8) ? OwnState::kAutocastWithCache
+                                                : OwnState::kAutocast;
+    const Layer set = with_own_state(layer, state);
+    if (allowed(set.text, without)) layer = set;
+  }
+}
+
 const char* name(Layout layout) {
   const char* const names[] = {"contiguous", "at an offset", "every second row", "transposed",
                                "one row expanded"};
@@ -312,6 +343,7 @@ Program random_program(uint64_t seed, const std::vector<std::string>& without) {
       if (in_place && input.layout == Layout::kExpanded) input.layout = Layout::kContiguous;
     }
     draw_run(program, random, without);
+    draw_modes(program, without);
     if (state.skips.empty()) return program;  // otherwise one could not be popped
   }
 }
@@ -354,6 +386,14 @@ std::string to_text(const Program& program) {
           zero_grads[static_cast<int>(program.zero_grad)] +
           (program.autocast ? "; autocast to bfloat16 around forward" : "") +
           (program.target_requires_grad ? "; target requires_grad" : "") +
+          (program.asked == Ask::kGrad       ? "; asked by autograd::grad"
+           : program.asked == Ask::kBackward ? "; asked by backward(inputs)"
+                                             : "") +
+          (program.one_worker ? "; one worker" : "") +
+          (program.rounding == Rounding::kUpward       ? "; the caller rounds upward"
+           : program.rounding == Rounding::kTowardZero ? "; the caller rounds toward zero"
+                                                       : "") +
+          (program.flush_denormals ? "; the caller flushes denormals" : "") +
           (program.in_double ? "; in double" : "") + "\n";
   return text;
 }

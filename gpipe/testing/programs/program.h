@@ -31,6 +31,13 @@ struct Input {
   Layout layout = Layout::kContiguous;
 };
 
+// What a kForward's backward computes: all gradients, or those of some tensors, which are named to
+// torch::autograd::grad, or to torch::autograd::backward (see Asked).
+enum class Ask : uint8_t { kAll, kGrad, kBackward };
+
+// How the calling thread rounds during the calls.
+enum class Rounding : uint8_t { kNearest, kUpward, kTowardZero };
+
 enum class Loss : uint8_t { kMse, kProduct, kSmoothL1, kCrossEntropy };
 enum class Optimizer : uint8_t { kNone, kMomentum, kAdam, kAdamW };
 enum class ZeroGrad : uint8_t { kNone, kZero, kEverySecondCall };
@@ -56,6 +63,13 @@ struct Program {
   // Of a step: before the first call the pipeline runs a step whose loss function throws; what that
   // leaves in buffers and gradients is taken back.
   bool fails_first = false;
+  Ask asked = Ask::kAll;
+  // All stages are on one worker, which is the calling thread. With kForward, kStep, and without
+  // gradients.
+  bool one_worker = false;
+  // Of the calling thread during the calls, on the CPU: set when the pipeline was made already.
+  Rounding rounding = Rounding::kNearest;
+  bool flush_denormals = false;
   Loss loss = Loss::kMse;
   Optimizer optimizer = Optimizer::kNone;
   ZeroGrad zero_grad = ZeroGrad::kNone;

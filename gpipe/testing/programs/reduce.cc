@@ -93,6 +93,12 @@ std::vector<Program> smaller(const Program& program) {
     with([](Program& next) { next.optimizer = Optimizer::kNone; });
   }
   if (program.fails_first) with([](Program& next) { next.fails_first = false; });
+  if (program.asked != Ask::kAll) with([](Program& next) { next.asked = Ask::kAll; });
+  if (program.one_worker) with([](Program& next) { next.one_worker = false; });
+  if (program.rounding != Rounding::kNearest) {
+    with([](Program& next) { next.rounding = Rounding::kNearest; });
+  }
+  if (program.flush_denormals) with([](Program& next) { next.flush_denormals = false; });
   if (program.graphs) with([](Program& next) { next.graphs = false; });
   if (program.autocast) with([](Program& next) { next.autocast = false; });
   if (program.deferred_batch_norm) with([](Program& next) { next.deferred_batch_norm = false; });

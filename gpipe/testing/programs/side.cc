@@ -1,5 +1,6 @@
 #include "gpipe/testing/programs/side.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -11,9 +12,12 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <cfenv>
 #include <optional>
 #include <set>
 #include <utility>
+
+#include "gpipe/testing/device.h"
 
 namespace gpipe::testing::programs {
 namespace {
@@ -153,6 +157,19 @@ LossFn make_loss(const Program& program) {
 
 uint64_t call_seed(const Program& program, int64_t call) {
   return program.seed * 7919 + static_cast<uint64_t>(call);
+}
+
+FloatSettings::FloatSettings(const Program& program) {
+  if (for_gpus()) return;
+  if (program.rounding != Rounding::kNearest) {
+    std::fesetround(program.rounding == Rounding::kUpward ? FE_UPWARD : FE_TOWARDZERO);
+  }
+  if (program.flush_denormals) at::globalContext().setFlushDenormal(true);
+}
+
+FloatSettings::~FloatSettings() {
+  std::fesetround(FE_TONEAREST);
+  at::globalContext().setFlushDenormal(false);
 }
 
 StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,

@@ -55,6 +55,16 @@ LossFn make_loss(const Program& program);
 // What LibTorch's generator is seeded with before a call.
 uint64_t call_seed(const Program& program, int64_t call);
 
+// While it lives, this thread rounds and flushes denormals as the program says. On the CPU: where
+// another device's kernels run is not the caller's business.
+class FloatSettings {
+ public:
+  explicit FloatSettings(const Program& program);
+  ~FloatSettings();
+  FloatSettings(const FloatSettings&) = delete;
+  FloatSettings& operator=(const FloatSettings&) = delete;
+};
+
 StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,
                      const LossFn& loss);
 

@@ -26,6 +26,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
 #include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/tied_product.h"
 #include "gpipe/testing/torch_seed.h"
@@ -135,6 +136,27 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
   for (const auto& p : parameters) EXPECT_EQ(p.value().grad().defined(), p.key() == "2.weight");
   EXPECT_THAT(parameters["2.weight"].grad(),
               EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
+}
+
+// As in the docs' row of gradients in shared memory: LibTorch would let the two .grad be one.
+TEST_P(Autograd, BackwardWithAListOfInputsGivesEachGradientMemoryOfItsOwn) {
+  const torch::Tensor a = torch::ones({4}).requires_grad_();
+  const torch::Tensor b = torch::ones({4}).requires_grad_();
+  const std::function<torch::Tensor(torch::Tensor)> add = [a, b](torch::Tensor x) {
+    return x + torch::stack({a, b}).sum(0);
+  };
+  auto first = testing::layer(add);
+  first->register_parameter("a", a);
+  first->register_parameter("b", b);
+  GPipe pipe(nn::Sequential(first, nn::Tanh()), options_for({1, 1}, GetParam()).chunks(1));
+  const auto run = [&] {
+    torch::autograd::backward({pipe->forward(batch()).sum()}, {}, c10::nullopt, false, {a, b});
+  };
+  run();
+  const torch::Tensor once = a.grad().clone();
+  run();
+  EXPECT_THAT(a.grad(), EqualsBitwise(once * 2));
+  EXPECT_THAT(b.grad(), EqualsBitwise(once * 2));
 }
 
 // A function whose backward trains another model, as one that fits something to the gradient.
