@@ -81,7 +81,8 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
   for (size_t j = 0; j < balance.size(); ++j) {
     if (balance[j] < 1) {
       fail("balance[" + std::to_string(j) + "] is " + std::to_string(balance[j]) +
-           ", expected at least one layer");
+           ", expected at least one layer for each partition: leave it out, or add a "
+           "torch::nn::Identity for it to have");
     }
     if (balance[j] > left) {
       fail("balance sums up to more than the profile's " + std::to_string(layers) + " layers");

@@ -11,6 +11,7 @@
 #include "text/counted.h"
 #include "text/digits.h"
 #include "text/memory_size.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -76,11 +77,12 @@ std::string to_text(const Explanation& explanation) {
   }
   const bool all = explanation.cores == 0 ||
                    explanation.cores >= static_cast<int64_t>(explanation.partitions.size());
-  return text + command::wrap(absl::StrFormat("Profiled on: %s; %s at once.", explanation.device,
-                                              all ? "all partitions compute"
-                                                  : counted(explanation.cores, "partition computes",
-                                                            "partitions compute")),
-                              kColumns, 0, 2);
+  return text + command::wrap(
+                    absl::StrFormat("Profiled on: %s; %s at once.", text::shown(explanation.device),
+                                    all ? "all partitions compute"
+                                        : counted(explanation.cores, "partition computes",
+                                                  "partitions compute")),
+                    kColumns, 0, 2);
 }
 
 std::string to_json(const Explanation& explanation) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "balance/caching_allocator.h"
+#include "balance/default_chunks.h"
 #include "balance/explain.h"
 #include "balance/first_rows.h"
 #include "balance/fitting_cut.h"
@@ -192,10 +193,7 @@ class Search {
 
   void add_candidates() {
     std::vector<int64_t> chunks = options_.chunks();
-    if (chunks.empty()) {
-      for (int64_t k = 1; k < batch_; k *= 2) chunks.push_back(k);
-      chunks.push_back(batch_);
-    }
+    if (chunks.empty()) chunks = default_chunks(*model_, batch_);
     std::vector<Checkpoint> modes = options_.checkpoints();
     if (modes.empty()) modes = {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways};
     for (const int64_t count : chunks) {

@@ -37,7 +37,8 @@ struct FitOptions {
   TORCH_ARG(int64_t, margin) = 0;
 
   // What may be chosen: numbers of micro-batches from 1 to the rows of the mini-batch, and
-  // checkpoint modes. Default: all powers of two and the number of rows; all modes.
+  // checkpoint modes. Default: all powers of two and the number of rows, without those of which a
+  // micro-batch has one row where the model has batch norms (balance/default_chunks.h); all modes.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
   TORCH_ARG(std::vector<Checkpoint>, checkpoints) = {};
 

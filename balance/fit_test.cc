@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -67,6 +68,23 @@ MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
                          .chunks(fit.chunks)
                          .checkpoint(fit.checkpoint)
                          .capacity(capacity));
+}
+
+// Of one it would take no statistics, and throw.
+TEST(Fit, ABatchNormGetsMoreThanOneRow) {
+  Training training = linears(0, 8);
+  training.make = [] {
+    return nn::Sequential(nn::Linear(512, 512), nn::BatchNorm1d(512), nn::Linear(512, 512));
+  };
+  // Too little: the smallest micro-batches are tried, too.
+  const Fit found = fit(training, {kMiB, kMiB});
+  EXPECT_FALSE(found.fits);
+  EXPECT_LT(found.chunks, 8);
+  const Fit easy = fit(training, {1000 * kMiB, 1000 * kMiB});
+  EXPECT_TRUE(easy.fits);
+  EXPECT_LT(easy.chunks, 8);
+  EXPECT_THROW(fit(training, {1000 * kMiB, 1000 * kMiB}, FitOptions().chunks({8})), c10::ValueError)
+      << "asked for";
 }
 
 TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "balance/cuts.h"
 #include "balance/grid.h"
 #include "text/counted.h"
+#include "text/digits.h"
 
 namespace gpipe::balance {
 namespace {
@@ -27,12 +27,7 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   throw std::invalid_argument("partition: " + what);
 }
 
-std::string text(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), "%.17g", value);
-  return buffer;
-}
-
+std::string text(double value) { return text::exact(value); }
 std::string text(int64_t value) { return std::to_string(value); }
 
 std::string item(const char* name, size_t index) {

@@ -160,8 +160,10 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
   match("balance", plan.balance.size(), plan.schedule.stages(), "stages");
   match("checkpoints", plan.checkpoints.size(), plan.schedule.stages(), "stages");
   match("devices", plan.devices.size(), plan.schedule.workers(), "workers");
-  for (const int64_t layers : plan.balance) {
-    if (layers < 1) fail("balance has " + std::to_string(layers) + ", expected at least 1");
+  for (size_t j = 0; j < plan.balance.size(); ++j) {
+    if (plan.balance[j] >= 1) continue;
+    fail("balance[" + std::to_string(j) + "] is " + std::to_string(plan.balance[j]) +
+         ", expected at least one layer for each partition");
   }
   if (plan.rows < 1) fail("rows is " + std::to_string(plan.rows) + ", expected at least 1");
   if (plan.chunks < plan.schedule.micro_batches() || plan.schedule.micro_batches() > plan.rows) {

@@ -116,7 +116,7 @@ TEST(PipelinePlan, MessagesOfTextsNameTheLine) {
       {with("step 0", "step x"), "line 9: expected a number"},
       {with("device 1 limit", "device 2 limit"), "line 12: expected 'device 1 limit BYTES"},
       {with("balance 3 1 2 5", "balance 3 1 7"), "balance has 3 values, but the schedule has 4"},
-      {with("balance 3", "balance 0"), "balance has 0, expected at least 1"},
+      {with("balance 3", "balance 0"), "balance[0] is 0, expected at least one layer"},
       {with("chunks 4", "chunks 3"), "do not make the schedule's 4 micro-batches"},
       {with("live 12345", "live -12345"), "negative number of bytes"},
       {with("F0.0 ", ""), "the schedule: "},

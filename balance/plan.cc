@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/caching_allocator.h"
+#include "balance/default_chunks.h"
 #include "balance/first_rows.h"
 #include "balance/param_scale.h"
 #include "balance/profiler.h"
@@ -171,10 +172,7 @@ class Planner {
                       " layers that may be separated, and a device needs one; give ", pieces,
                       " devices or fewer");
     std::vector<int64_t> chunks = options_.chunks();
-    if (chunks.empty()) {
-      for (int64_t k = 1; k < rows_; k *= 2) chunks.push_back(k);
-      chunks.push_back(rows_);
-    }
+    if (chunks.empty()) chunks = default_chunks(*model_, rows_);
     std::map<int64_t, int64_t> known;  // micro-batches, and the chunks that make them
     for (const int64_t count : chunks) {
       TORCH_CHECK_VALUE(count >= 1 && count <= rows_, "chunks has ", count, ", expected 1 to the ",

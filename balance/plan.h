@@ -38,7 +38,8 @@ struct PlanOptions {
   // Bytes of each device. Default: 0, no limit.
   TORCH_ARG(int64_t, memory) = 0;
 
-  // What may be chosen. Default: all powers of two of micro-batches and the number of rows; all
+  // What may be chosen. Default: all powers of two of micro-batches and the number of rows, without
+  // those of which one has a single row where there are batch norms (balance/default_chunks.h); all
   // checkpoint modes; all schedules that give the same bits, and a searched one ("search"); 1, 2
   // and 4 stages on a device.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};

@@ -14,6 +14,7 @@
 #include "gpipe/placement.h"
 #include "text/counted.h"
 #include "text/memory_size.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -77,7 +78,7 @@ std::string choice_text(const PlanReport& report) {
   const auto devices = static_cast<int64_t>(plan.devices.size());
   const int64_t limit = plan.devices.front().limit;
   std::string text = paragraph(absl::StrFormat(
-      "%s%d rows on %s%s:", plan.model.empty() ? "" : plan.model + ", ", plan.rows,
+      "%s%d rows on %s%s:", plan.model.empty() ? "" : text::shown(plan.model) + ", ", plan.rows,
       text::counted(devices, "device"), limit > 0 ? " of " + bytes_text(limit) : ""));
   const auto line = [&](const char* name, const std::string& value) { text += named(name, value); };
   line("chunks",
@@ -102,7 +103,7 @@ std::string step_text(const PlanReport& report) {
               ? ", with counted times of a nominal device: good for comparing choices only."
               : absl::StrFormat(
                     " (profiled on: %s). On the idle cores of a CPU such predictions were %s.",
-                    plan.profiled_on,
+                    text::shown(plan.profiled_on),
                     report.explanation.splits
                         ? "1.01 to 1.10 of real steps with split backwards (of a U-Net), 0.85 "
                           "to 1.10 with whole ones (of four networks)"

@@ -1,5 +1,6 @@
 #include "balance/profile_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -139,7 +140,8 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
     throw std::invalid_argument(file + " is no JSON, or damaged, near byte " +
-                                std::to_string(error.byte) + " of " + std::to_string(text.size()));
+                                std::to_string(std::min(error.byte, text.size())) + " of " +
+                                std::to_string(text.size()));
   } catch (const Json::exception& error) {  // a number that no double holds
     throw std::invalid_argument(file + " cannot be read: " + error.what());
   }

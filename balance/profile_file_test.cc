@@ -159,7 +159,7 @@ TEST(ProfileFile, AnyTruncationIsRefused) {
     EXPECT_THROW(profile_from_json(text.substr(0, length), "f"), std::invalid_argument) << length;
   }
   EXPECT_THAT([&text] { profile_from_json(text.substr(0, 40), "f"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("near byte 41 of 40")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("near byte 40 of 40")));
 }
 
 TEST(ProfileFile, FilesThatCannotBeRead) {

@@ -17,6 +17,7 @@
 #include "balance/model_guard.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/internal/model/registered.h"
 #include "gpipe/timing.h"
 #include "interception/allocations.h"
 #include "meta/meta_devices.h"
@@ -48,10 +49,7 @@ void check_threads(int64_t threads) {
 void check_model(const torch::nn::Sequential& model) {
   TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
   TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to profile");
-  for (const auto& child : model->named_children()) {
-    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
-                      "' of the model is a null pointer; give a module or leave it out");
-  }
+  gpipe::internal::check_registered(model);
   skip::verify_skippables(model);  // and null pointers deeper down
 }
 

@@ -26,6 +26,12 @@ std::vector<int64_t> parse_balance(const std::string& text) {
   if (list.empty()) return balance;
   for (const absl::string_view item : absl::StrSplit(list, ',')) {
     int64_t layers = 0;
+    if (absl::SimpleAtoi(item, &layers) && layers == 0) {
+      throw wrong_value(
+          "balance", text,
+          absl::StrCat("partition ", balance.size(),
+                       " would have no layer; leave it out, as each needs at least 1"));
+    }
     if (!absl::SimpleAtoi(item, &layers) || layers <= 0) {
       throw wrong_value("balance", text,
                         "give the layers of each partition, at least 1, such as 20,31");

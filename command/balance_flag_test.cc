@@ -23,6 +23,13 @@ TEST(ParseBalance, Lists) {
   }
 }
 
+TEST(ParseBalance, NamesThePartitionWithoutLayers) {
+  EXPECT_THAT([] { parse_balance("3,0,2"); },
+              ::testing::ThrowsMessage<std::invalid_argument>(::testing::StrEq(
+                  "--balance=3,0,2: partition 1 would have no layer; leave it out, as each needs "
+                  "at least 1")));
+}
+
 TEST(ParseBalance, KnowsLayoutsOfMegatron) {
   for (const char* layout : {"Et|t*4|t|tL", "E|t|t*2|t||(t|)*2,t*2,L", "Et*3|(tt|)*29,m|L"}) {
     EXPECT_THAT([&] { parse_balance(layout); },

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "command/files.h"
 #include "command/wrong_value.h"
-#include "text/at_least.h"
 
 namespace gpipe::command {
 
@@ -20,8 +19,9 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
   return value;
 }
 
-double at_least(const char* flag, double value, double least) {
-  return text::at_least(least, value, flag_text(flag, value));
+double at_least(const char* flag, double value, double least, double most) {
+  if (value >= least && value <= most) return value;  // not so if it is no number
+  throw wrong_value(flag, value, absl::StrCat("give a number from ", least, " to ", most));
 }
 
 std::string FileFlags::output(const std::string& flag, const std::string& path) {

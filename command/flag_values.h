@@ -19,8 +19,12 @@ int64_t in_range(const char* flag, int64_t value, int64_t least, int64_t most = 
 std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, int64_t least,
                                 int64_t most = kNoMost);
 
-// The value of --`flag`. Throws std::invalid_argument if it is less than `least`, or not finite.
-double at_least(const char* flag, double value, double least);
+// Beyond any device, duration or factor, and far from what overflows.
+inline constexpr double kMostReal = 1e9;
+
+// The value of --`flag`. Throws std::invalid_argument, with the range, if it is not in it, or no
+// number.
+double at_least(const char* flag, double value, double least, double most = kMostReal);
 
 // The files that a command's flags name. No two may be the same, unless both are only read: a
 // result would take the place of another one, or of what it was made from.

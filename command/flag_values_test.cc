@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -40,9 +41,14 @@ TEST(InRange, AFlagThatIsLeftOutHasNoValue) {
 
 TEST(AtLeast, TheMessageNamesTheFlag) {
   EXPECT_EQ(at_least("contention", 1, 1), 1);
-  EXPECT_THAT([] { at_least("latency_us", -0.5, 0); },
-              ThrowsMessage<std::invalid_argument>(
-                  StrEq("--latency_us=-0.5: give a finite number of at least 0")));
+  EXPECT_EQ(at_least("dropout", 0.5, 0, 0.99), 0.5);
+  for (const double wrong : {-0.5, 1e300, std::nan(""), HUGE_VAL}) {
+    EXPECT_THAT([=] { at_least("latency_us", wrong, 0); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr(": give a number from 0 to 1e+09")));
+  }
+  EXPECT_THAT(
+      [] { at_least("dropout", 1, 0, 0.99); },
+      ThrowsMessage<std::invalid_argument>(StrEq("--dropout=1: give a number from 0 to 0.99")));
 }
 
 TEST(FileFlags, AnOutputIsAPathThatCanBeWritten) {

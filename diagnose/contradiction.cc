@@ -56,4 +56,12 @@ std::string contradiction(const Diagnosis& diagnosis) {
   return "";
 }
 
+std::string disturbance(const command::LoadShares& shares) {
+  if (!command::disturbs(shares)) return "";
+  return absl::StrFormat(
+      "This machine was busy: other work had %.0f %% of the cores' time during the measurements, "
+      "and they were idle for %.0f %% only. Diagnose again, with nothing else on it.",
+      100 * shares.others, 100 * shares.idle);
+}
+
 }  // namespace gpipe::diagnosis

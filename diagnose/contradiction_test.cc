@@ -44,5 +44,13 @@ TEST(Contradiction, OverheadCannotBeMostOfTheStep) {
                     HasSubstr("micro-batches are too small")));
 }
 
+TEST(Disturbance, IsOtherWorkWithoutRoomForIt) {
+  EXPECT_THAT(disturbance({/*others=*/0.43, /*idle=*/0.02}),
+              AllOf(HasSubstr("was busy: other work had 43 % of the cores' time"),
+                    HasSubstr("idle for 2 % only"), HasSubstr("Diagnose again")));
+  EXPECT_THAT(disturbance({0.2, 0.7}), IsEmpty()) << "of 64 cores, say";
+  EXPECT_THAT(disturbance({0.05, 0}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace gpipe::diagnosis

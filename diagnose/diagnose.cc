@@ -17,6 +17,7 @@
 #include "balance/model_guard.h"
 #include "balance/profile.h"
 #include "balance/profiler.h"
+#include "command/other_load.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"
 #include "diagnose/contradiction.h"
@@ -464,7 +465,11 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.memory_limit = options.memory_limit();
   wanted.param_scale = options.param_scale();
   wanted.check = options.check();
+  const command::OtherLoad load;
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
+  // Of other cores than this machine's its load says nothing.
+  const std::optional<command::LoadShares> shares =
+      on_cpu && options.cpu_cores() == 0 ? load.shares() : std::nullopt;
   const Costs& costs = measured.costs;
   result.setup.direct_skips = has_direct_skips(pipe, costs.profiles.front());
   const auto unknown = [&](int64_t chunks) {
@@ -503,7 +508,8 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
     }
   }
   result.memory = std::move(memory.workers);
-  result.warning = diagnosis::contradiction(result);
+  if (shares) result.warning = diagnosis::disturbance(*shares);
+  if (result.warning.empty()) result.warning = diagnosis::contradiction(result);
   if (!result.warning.empty()) return result;
   result.advice = diagnosis::find_advice(costs, rows, setup, machine, result.step, wanted);
   return result;

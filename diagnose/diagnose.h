@@ -52,7 +52,8 @@ struct DiagnoseOptions {
   // Default: 2, the parameter and its gradient.
   TORCH_ARG(double, param_scale) = 2.0;
 
-  // The CPU's cores, for partitions there. Default: 0, those that this process may use.
+  // The CPU's cores, for partitions there. With a number of your own, what else this machine does
+  // is not looked at. Default: 0, those that this process may use.
   TORCH_ARG(int64_t, cpu_cores) = 0;
 
   // Whether the plain model runs the whole mini-batch at once on the first device, which needs the
@@ -84,8 +85,8 @@ struct DiagnoseOptions {
 // several devices, the whole model is on the first of them meanwhile.
 //
 // Requirements: nobody else uses the model, or draws random numbers, meanwhile. Nothing else
-// computes on the machine, or the times mean little; where they contradict each other,
-// Diagnosis::warning says so, and there is no advice.
+// computes on the machine, or the times mean little; where other work had its cores, or the times
+// contradict each other, Diagnosis::warning says so, and there is no advice.
 //
 // The parts and predictions are those of a pipeline with copy streams, whatever
 // Ablation::copy_streams of `pipe` is: what a pipeline without them takes longer is in its

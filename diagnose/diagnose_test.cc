@@ -7,19 +7,24 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "command/other_load.h"
 #include "diagnose/diagnosis_text.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -275,6 +280,37 @@ TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
   EXPECT_GT(d.partitions[1].work, 1.25 * d.step);
   EXPECT_THAT(d.warning, HasSubstr("contradict each other"));
   EXPECT_TRUE(d.advice.empty());
+  expect_exact_sum(d);
+}
+
+// A child that computes on the one core that the test has then.
+TEST(Diagnose, ABusyMachineGivesNoAdvice) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  const command::OtherLoad load;
+  nn::Sequential model(nn::Linear(256, 256), nn::Linear(256, 256));
+  const GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(4));
+  const Diagnosis d =
+      diagnose(pipe, {at::rand({64, 256})}, {}, sum, DiagnoseOptions().seconds(0.3).chunks({4}));
+  const bool known = load.shares().has_value();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  sched_setaffinity(0, sizeof all, &all);
+  if (!known) GTEST_SKIP() << "/proc/stat counts nothing here";
+  EXPECT_THAT(d.warning, HasSubstr("This machine was busy: other work had "));
+  EXPECT_TRUE(d.advice.empty());
+  EXPECT_THAT(to_text(d), HasSubstr("no advice from such measurements"));
   expect_exact_sum(d);
 }
 

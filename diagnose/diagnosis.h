@@ -74,8 +74,8 @@ struct Diagnosis {
   std::vector<PartitionDiagnosis> partitions;
   std::vector<int64_t> memory;  // bytes, predicted, by worker: of its partitions together
 
-  // Why the measurements cannot all be true, and what to do; empty if they agree. With a warning
-  // there is no advice, and the parts mean nothing.
+  // That the machine was busy, or why the measurements cannot all be true, and what to do; else
+  // empty. With a warning there is no advice, and the parts mean nothing.
   std::string warning;
 
   int64_t memory_limit = 0;    // bytes of each worker; 0: none was given

@@ -14,6 +14,7 @@
 #include "text/counted.h"
 #include "text/digits.h"
 #include "text/memory_size.h"
+#include "text/shown.h"
 
 namespace gpipe {
 namespace {
@@ -56,7 +57,7 @@ std::string modes(const std::vector<Checkpoint>& checkpoints) {
 
 std::string describe(const PipelineSetup& setup) {
   return absl::StrFormat("balance %s, chunks %d, checkpoint %s, schedule %s", list(setup.balance),
-                         setup.chunks, modes(setup.checkpoints), setup.schedule.name);
+                         setup.chunks, modes(setup.checkpoints), text::shown(setup.schedule.name));
 }
 
 // What `other` has that `now` has not.
@@ -74,8 +75,8 @@ std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
                                      modes(now.checkpoints)));
   }
   if (other.schedule.name != now.schedule.name) {
-    result.push_back(
-        absl::StrFormat("schedule %s (now %s)", other.schedule.name, now.schedule.name));
+    result.push_back(absl::StrFormat("schedule %s (now %s)", text::shown(other.schedule.name),
+                                     text::shown(now.schedule.name)));
   }
   return absl::StrJoin(result, ", ");
 }
@@ -180,7 +181,7 @@ std::string partitions_text(const Diagnosis& d) {
 }
 
 std::string advice_text(const Diagnosis& d) {
-  if (!d.warning.empty()) return wrapped("There is no advice from measurements that contradict.");
+  if (!d.warning.empty()) return wrapped("There is no advice from such measurements.");
   if (d.advice.empty()) {
     return wrapped(d.memory_limit > 0
                        ? absl::StrFormat("Nothing that was tried is predicted to be faster by 2 %% "
@@ -215,7 +216,7 @@ std::string to_text(const Diagnosis& d) {
       ms(d.plain), counted(d.workers, "worker"), ms(d.ideal), lost_text(d)));
   text += "\n" + parts_text(d) + "\n" + largest_text(d);
   text += partitions_text(d) + "\n" + advice_text(d);
-  return text + wrapped("Measured on: " + d.device + ".");
+  return text + wrapped("Measured on: " + text::shown(d.device) + ".");
 }
 
 std::string to_json(const Diagnosis& diagnosis) {

@@ -115,6 +115,12 @@ TEST(DiagnosisText, ContradictionsAreSaidInsteadOfAConclusion) {
   EXPECT_THAT(to_text(diagnosis()), Not(HasSubstr("WARNING")));
 }
 
+TEST(DiagnosisText, NamesOfOthersAreShownOnOneLine) {
+  Diagnosis d = diagnosis();
+  d.setup.schedule.name = "my\norder";
+  EXPECT_THAT(to_text(d), HasSubstr("schedule my\\x0aorder"));
+}
+
 TEST(DiagnosisText, NothingIsLostByAStepShorterThanTheIdeal) {
   Diagnosis d = diagnosis();
   d.step = 0.0625;

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/internal/model/registered.h"
+
 namespace gpipe {
 
 void extend(torch::nn::Sequential& model, const std::string& name,
@@ -14,6 +16,8 @@ void extend(torch::nn::Sequential& model, const std::string& name,
                     name, "' is empty or has a dot; give one like \"encoder\"");
   TORCH_CHECK_VALUE(model.get() != block.get(), "extend: the block '", name,
                     "' is the model itself; make a block of its own");
+  internal::check_registered(model);
+  internal::check_registered(block);
   const auto there = model->named_children();
   std::vector<std::string> names;
   for (const auto& layer : block->named_children()) {

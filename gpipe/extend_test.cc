@@ -67,6 +67,17 @@ TEST(Extend, AppendsNothingWhereANameCannotBe) {
   EXPECT_EQ(model->size(), 1u);
 }
 
+// It would pair the names with other layers.
+TEST(Extend, RefusesABlockWithALayerWithoutAName) {
+  nn::Sequential model;
+  nn::Sequential block = a_block();
+  EXPECT_ANY_THROW(block->push_back("last", nn::Tanh()));
+  block->push_back("head", nn::Linear(4, 4));
+  EXPECT_THAT([&] { extend(model, "encoder", block); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("layer 3 of the model")));
+  EXPECT_EQ(model->size(), 0u);
+}
+
 TEST(Extend, ByAnEmptyBlockIsNothing) {
   nn::Sequential model{nn::ReLU()};
   extend(model, "none", nn::Sequential());

@@ -23,5 +23,13 @@ TEST(Digits, AreThoseOfTheNumberThatIsShown) {
   EXPECT_EQ(digits(-99.96), "-100");
 }
 
+TEST(Exact, HasNoMoreDigitsThanItNeeds) {
+  EXPECT_EQ(exact(0.1), "0.1");
+  EXPECT_EQ(exact(1.0 / 3), "0.3333333333333333");
+  EXPECT_EQ(exact(2), "2");
+  EXPECT_EQ(exact(-1e300), "-1e+300");
+  EXPECT_EQ(exact(0.1 + 0.2), "0.30000000000000004");
+}
+
 }  // namespace
 }  // namespace gpipe::text

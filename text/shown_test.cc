@@ -39,7 +39,8 @@ TEST(Quoted, CutsLongTextsBetweenCharacters) {
   EXPECT_EQ(text::quoted("a\nb"), "'a\\x0ab'");
   EXPECT_EQ(text::quoted(std::string(80, 'a')), "'" + std::string(80, 'a') + "'");
   EXPECT_EQ(text::quoted(std::string(81, 'a')), "'" + std::string(80, 'a') + "...'");
-  EXPECT_EQ(text::quoted(std::string(79, 'a') + "\U0001F600b"), "'" + std::string(79, 'a') + "...'");
+  EXPECT_EQ(text::quoted(std::string(79, 'a') + "\U0001F600b"),
+            "'" + std::string(79, 'a') + "...'");
 }
 
 TEST(Utf8Bytes, EndsWhereItIsNot) {

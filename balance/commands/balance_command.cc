@@ -134,8 +134,10 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
   if (text.empty()) return result;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double value = 0;
-    if (!absl::SimpleAtod(item, &value) || !std::isfinite(value) || value <= 0) {
-      throw command::wrong_value("slowness", text, "give numbers above 0, such as 1,1,2");
+    if (!absl::SimpleAtod(item, &value) || !(value > 0 && value <= command::kMostReal)) {
+      throw command::wrong_value(
+          "slowness", text,
+          absl::StrCat("give numbers above 0, up to ", command::kMostReal, ", such as 1,1,2"));
     }
     result.push_back(value);
   }
@@ -261,11 +263,8 @@ void read_options(Settings& settings) {
   options.latency = at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
   options.overhead = at_least("overhead_us", absl::GetFlag(FLAGS_overhead_us), 0) * 1e-6;
   options.contention = at_least("contention", absl::GetFlag(FLAGS_contention), 1);
-  options.param_scale = at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0);
-  if (options.param_scale > kMostParamScale) {
-    throw command::wrong_value("param_scale", options.param_scale,
-                               absl::StrFormat("give a number from 0 to %g", kMostParamScale));
-  }
+  options.param_scale =
+      at_least("param_scale", absl::GetFlag(FLAGS_param_scale), 0, kMostParamScale);
   options.cores = in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 

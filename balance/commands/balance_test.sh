@@ -36,9 +36,10 @@ done
 expect_mistake "give always, except_last or never" "${six[@]}" --partitions=2 --checkpoint=often
 expect_mistake "there is no schedule" "${six[@]}" --partitions=2 --schedule=zero
 expect_mistake "has 1 numbers, but there are 2 partitions" "${six[@]}" --partitions=2 --slowness=1
-expect_mistake "give numbers above 0" "${six[@]}" --partitions=2 --slowness=1,0
-expect_mistake "give a finite number of at least 0" "${six[@]}" --partitions=2 --bandwidth_gbps=-1
-expect_mistake "give a finite number of at least 1" "${six[@]}" --partitions=2 --contention=0.5
+expect_mistake "give numbers above 0, up to 1e+09" "${six[@]}" --partitions=2 --slowness=1,0
+expect_mistake "give a number from 0 to 1e+09" "${six[@]}" --partitions=2 --bandwidth_gbps=-1
+expect_mistake "bandwidth_gbps=1e+300: give a number from 0 to 1e+09" "${six[@]}" --partitions=2 --bandwidth_gbps=1e300
+expect_mistake "give a number from 1 to 1e+09" "${six[@]}" --partitions=2 --contention=0.5
 expect_mistake "give a number from 0 to 1e+06" "${six[@]}" --partitions=2 --param_scale=1e300
 expect_mistake "No such file" --profile="$work/none.json" --partitions=2
 expect_mistake "it is a folder" "${six[@]}" --partitions=2 --json="$work"

@@ -15,6 +15,7 @@
 #include "balance/training.h"
 #include "command/flags.h"
 #include "gpipe/loss_fn.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 
@@ -36,9 +37,11 @@ struct CommandModel {
   int64_t default_batch = 32;
 
   int64_t rows() const { return batch.value_or(default_batch); }
-  // For messages.
-  std::string title() const { return name.empty() ? "the model" : name; }
-  std::string saved_title() const { return saved_name.empty() ? "the model" : saved_name; }
+  // For messages: one line.
+  std::string title() const { return name.empty() ? "the model" : text::shown(name); }
+  std::string saved_title() const {
+    return saved_name.empty() ? "the model" : text::shown(saved_name);
+  }
 
   // A mini-batch of those rows, on meta.
   Training training() const {
@@ -62,7 +65,7 @@ struct ModelFamily {
   std::function<CommandModel(int64_t member)> member;  // 1, 2, ...: each needs more than the last
   int64_t most = 0;
 
-  std::string title() const { return name.empty() ? "the model" : name; }
+  std::string title() const { return name.empty() ? "the model" : text::shown(name); }
 };
 
 // What differs between a command for the zoo and one for a user's own model.

@@ -41,9 +41,10 @@ ABSL_FLAG(double, margin_gib, 0.0,
 ABSL_FLAG(std::optional<int64_t>, most_batch, std::nullopt,
           "Find the largest mini-batch that fits, of up to so many rows, instead of --batch. It is "
           "cut into the one number of micro-batches that --chunks gives, all of as many rows.");
-ABSL_FLAG(std::string, chunks, "",
-          "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
-          "to the batch, and the batch.");
+ABSL_FLAG(
+    std::string, chunks, "",
+    "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
+    "to the batch, and the batch; with batch norms none that makes a micro-batch of one row.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches recompute their activations: always, except_last, never, any.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
@@ -288,7 +289,9 @@ int run(const Settings& settings) {
     json["device_bytes"] = settings.device_bytes;
     json["margin_bytes"] = settings.options.margin();
     json.update(answer.json);
-    command::write_result(settings.json, json.dump(1) + "\n");
+    command::write_result(
+        settings.json,
+        json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
   return answer.fits ? 0 : command::kErrorExitCode;
 }

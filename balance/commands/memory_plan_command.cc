@@ -136,7 +136,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   json["schedule"] = settings.schedule;
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
-  return json.dump(1) + "\n";
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 int run(const Settings& settings) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gpipe/batch_size.h"
+#include "text/shown.h"
 
 ABSL_FLAG(
     std::optional<int64_t>, batch, std::nullopt,
@@ -101,7 +102,7 @@ CommandModel own_model(const Training& training, std::optional<int64_t> batch) {
   CommandModel model;
   model.name = training.name;
   model.saved_name = training.name;
-  model.given = absl::StrCat("the program's model ", training.name);
+  model.given = absl::StrCat("the program's model ", text::shown(training.name));
   model.make = training.make;
   model.inputs = maker(training.inputs, training.shared_inputs);
   model.targets = maker(training.targets, /*shared=*/{});

@@ -41,6 +41,16 @@ TEST(OwnModel, TheSampleIsTheMiniBatch) {
   EXPECT_TRUE(model.targets(3, c10::kCPU).empty());
 }
 
+TEST(OwnModel, ANameIsShownOnOneLineAndSavedAsItIs) {
+  Training given = training();
+  given.name = "my\nmodel\x1b[31m";
+  const CommandModel model = own_model(given, std::nullopt);
+  EXPECT_EQ(model.title(), "my\\x0amodel\\x1b[31m");
+  EXPECT_EQ(model.saved_title(), model.title());
+  EXPECT_EQ(model.given, "the program's model " + model.title());
+  EXPECT_EQ(model.saved_name, given.name);
+}
+
 TEST(OwnModel, RowsAreCutOrRepeated) {
   const CommandModel model = own_model(training(), 5);
   EXPECT_EQ(model.rows(), 5);

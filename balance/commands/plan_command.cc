@@ -49,9 +49,10 @@ ABSL_FLAG(std::optional<int64_t>, devices, std::nullopt, "How many devices there
 ABSL_FLAG(std::string, memory, "",
           "The memory of each device, such as 22GiB or 500MiB; a number alone is bytes. Default: "
           "no limit.");
-ABSL_FLAG(std::string, chunks, "",
-          "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up to "
-          "the batch, and the batch.");
+ABSL_FLAG(
+    std::string, chunks, "",
+    "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up "
+    "to the batch, and the batch; with batch norms none that makes a micro-batch of one row.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches may recompute their activations: always, except_last, never, any.");
 ABSL_FLAG(std::string, schedules, "",
@@ -127,10 +128,7 @@ int64_t parse_bytes(const std::string& text) {
   return std::llround(bytes);
 }
 
-double above_0(const char* flag, double value) {
-  if (std::isfinite(value) && value > 0) return value;
-  throw command::wrong_value(flag, value, "give a number above 0");
-}
+constexpr double kLeast = 1e-9;  // of what must be above 0
 
 void read_choices(Settings& settings) {
   const std::optional<int64_t> devices =
@@ -188,10 +186,10 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   }
   NominalDevice speed;
   if (const auto value = absl::GetFlag(FLAGS_tflops)) {
-    speed.flops_per_second = above_0("tflops", *value) * 1e12;
+    speed.flops_per_second = command::at_least("tflops", *value, kLeast) * 1e12;
   }
   if (const auto value = absl::GetFlag(FLAGS_memory_gbps)) {
-    speed.bytes_per_second = above_0("memory_gbps", *value) * 1e9;
+    speed.bytes_per_second = command::at_least("memory_gbps", *value, kLeast) * 1e9;
   }
   options.speed(speed);
 
@@ -207,7 +205,8 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
         command::in_range("threads", absl::GetFlag(FLAGS_threads), 1, 1024).value_or(share);
     if (machine.cores == 0) machine.cores = std::max<int64_t>(all / threads, 1);
     options.cpu_threads(threads).device_type(c10::kCPU);
-    options.timeout(above_0("timeout", absl::GetFlag(FLAGS_timeout).value_or(2.0)));
+    options.timeout(
+        command::at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(2.0), kLeast));
   }
   options.machine(machine);
   if (paths.empty()) return;
@@ -216,6 +215,9 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   std::vector<int64_t> chunks;
   const std::vector<std::string> files = absl::StrSplit(paths, ',');
   for (const std::string& path : files) {
+    if (path.empty()) {
+      throw command::wrong_value("profile", paths, "a file is missing beside a comma");
+    }
     SavedProfile saved = load_profile(file_flags.input("profile", path));
     const std::string& name = settings.model.saved_name;
     if (!saved.model.empty() && !name.empty() && saved.model != name) {

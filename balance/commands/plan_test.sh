@@ -31,8 +31,11 @@ expect_mistake "--timeout is for --measure=cpu" "${tiny[@]}" --devices=2 --timeo
 expect_mistake "--tflops is for times that are counted" "${tiny[@]}" --devices=2 --measure=cpu --tflops=3
 expect_mistake "leave one of them out" "${tiny[@]}" --devices=2 --measure=cpu --profile=x.json
 expect_mistake "No such file" "${tiny[@]}" --devices=2 --profile="$work/none.json"
-expect_mistake "give a finite number of at least 0" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
-expect_mistake "give a number above 0" "${tiny[@]}" --devices=2 --tflops=0
+expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
+expect_mistake "a file is missing beside a comma" "${tiny[@]}" --devices=2 --profile=,
+expect_mistake "are the same file: give each its own" "${tiny[@]}" --devices=2 --output="$work/one" --json="$work/one"
+expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwidth_gbps=1e300
+expect_mistake "tflops=0: give a number from 1e-09 to 1e+09" "${tiny[@]}" --devices=2 --tflops=0
 expect_mistake "it is a folder" "${tiny[@]}" --devices=2 --json="$work"
 
 "$program" --help >"$work/help.log" 2>&1 || fail "--help"

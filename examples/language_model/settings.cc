@@ -3,7 +3,6 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <stdexcept>
 #include <utility>
@@ -125,16 +124,11 @@ namespace {
 
 namespace command = gpipe::command;
 namespace models = gpipe::models;
+using command::at_least;
 using command::in_range;
 
 constexpr int64_t kMost = int64_t{1} << 30;
 constexpr size_t kHeldOut = 20;  // one of as many documents
-
-double at_least(const char* flag, double value, double least, double most = 1e9) {
-  if (std::isfinite(value) && value >= least && value <= most) return value;
-  throw command::wrong_value(flag, value,
-                             absl::StrFormat("give a number from %g to %g", least, most));
-}
 
 void read_text(Settings& settings, command::FileFlags& files) {
   settings.path = command::user_path(absl::GetFlag(FLAGS_text));

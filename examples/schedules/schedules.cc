@@ -77,6 +77,10 @@ bool same(const Result& a, const Result& b) {
 // schedules [TRACE [PICTURE]]: writes the trace of the steps, and a picture of the last one beside
 // its simulation.
 int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == argv[2]) {
+    std::cerr << "TRACE and PICTURE are the same file, " << argv[1] << ": give each its own\n";
+    return 2;
+  }
   const gpipe::ActionCost costs = gpipe::uniform_cost(
       {/*forward=*/1.0, /*backward=*/2.0, /*input_gradient=*/1.0, /*weight_gradient=*/1.0});
   std::cout << "1F1B: predicted "
@@ -97,10 +101,16 @@ int main(int argc, char** argv) {
     if (argc > 2) {
       // A unit of the simulation is made as long as it takes for both to be equally long.
       const double seconds = static_cast<double>(step.end() - step.begin()) / 1e9;
-      std::ofstream(argv[2]) << gpipe::to_svg(
-          {{"really run", step},
-           {"simulated", gpipe::to_timeline(predicted, seconds / predicted.makespan)}},
-          "A step");
+      std::ofstream picture(argv[2]);
+      picture << gpipe::to_svg(
+                     {{"really run", step},
+                      {"simulated", gpipe::to_timeline(predicted, seconds / predicted.makespan)}},
+                     "A step")
+              << std::flush;
+      if (!picture) {
+        std::cerr << "cannot write " << argv[2] << "\n";
+        return 1;
+      }
     }
   }
   if (argc > 1) timeline.write_chrome_trace(argv[1]);

@@ -1,57 +1,17 @@
-// OtherLoad: whether other work ran on this process's cores while something was measured.
+// note_other_load: whether other work disturbed a measured row.
 #ifndef GPIPE_EXPERIMENTS_COMMON_OTHER_LOAD_H_
 #define GPIPE_EXPERIMENTS_COMMON_OTHER_LOAD_H_
 
-#include <optional>
-#include <set>
-#include <string>
-
+#include "command/other_load.h"
 #include "experiments/common/report.h"
 
 namespace gpipe::experiments {
 
-// What cores have done since the machine started, in the unit of /proc/stat.
-struct CoreTimes {
-  double busy = 0;  // with any work, or taken by another virtual machine
-  double idle = 0;
-};
+using command::OtherLoad;
 
-// The sum over `cores` of a text like /proc/stat. Nothing if one of them is not in it.
-std::optional<CoreTimes> core_times(const std::string& stat, const std::set<int>& cores);
-
-// How the time of cores was shared.
-struct LoadShares {
-  double others = 0;  // 0 to 1
-  double idle = 0;
-};
-
-// Between two points; `own`: the share of the cores' time that this process had. Nothing where
-// nothing was counted (some sandboxes only pretend to have a /proc/stat).
-std::optional<LoadShares> load_shares(const CoreTimes& begin, const CoreTimes& end, double own);
-
-// Whether so much other work disturbs a measurement: it had a tenth of the cores' time, and there
-// was no room for it beside ours.
-bool disturbs(const LoadShares& shares);
-
-// Thread-safety: none.
-class OtherLoad {
- public:
-  OtherLoad();  // watches from now on
-
-  // Of the cores that the process may use. Nothing if it cannot be known, and for less than half a
-  // second, of which it would say nothing.
-  std::optional<LoadShares> shares() const;
-
-  // Puts what a measured row on the CPU is judged by into its outcome: the settings "cores",
-  // "other_load" and, with a note, "disturbed".
-  void note(Outcome& outcome) const;
-
- private:
-  std::set<int> cores_;
-  std::optional<CoreTimes> begin_;
-  double begin_seconds_;
-  double begin_own_;  // seconds of CPU
-};
+// Puts what a measured row on the CPU is judged by into its outcome: the settings "cores",
+// "other_load" and, with a note, "disturbed". `load` has watched since the row began.
+void note_other_load(const OtherLoad& load, Outcome& outcome);
 
 }  // namespace gpipe::experiments
 

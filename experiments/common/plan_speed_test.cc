@@ -92,7 +92,7 @@ TEST_F(PlanSpeedTest, LinksThatCannotBeAreRefused) {
   set("link_latency", "-1");
   EXPECT_THAT(
       [] { plan_speed(tiny()); },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("--link_latency=-1: give a finite number")));
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--link_latency=-1: give a number from 0")));
 }
 
 }  // namespace

@@ -484,7 +484,8 @@ std::string Report::to_json(const ReportSource& source) const {
                             {"epochs", row.outcome.epochs},
                             {"figures", figures}});
   }
-  return json.dump(2) + "\n";
+  // A command line may have any bytes.
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpipe::experiments

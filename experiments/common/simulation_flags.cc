@@ -1,6 +1,5 @@
 #include "experiments/common/simulation_flags.h"
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -43,14 +42,10 @@ ABSL_DECLARE_FLAG(std::string, trace);
 namespace gpipe::experiments {
 namespace {
 
-double seconds_flag(const char* flag, double value) {
-  if (std::isfinite(value) && value >= 0) return value;
-  throw command::wrong_value(flag, value, "give a finite number of at least 0");
-}
+constexpr double kFastest = 1e30;  // FLOPs or bytes per second
 
 double speed_flag(const char* flag, double value) {
-  if (std::isfinite(value) && value > 0) return value;
-  throw command::wrong_value(flag, value, "give a finite number above 0");
+  return command::at_least(flag, value, 1e-9, kFastest);
 }
 
 }  // namespace
@@ -62,14 +57,17 @@ SimulationSettings simulation_flags() {
     files.output(name, absl::GetFlag(*flag));
   }
   settings.profile = files.input("profile", absl::GetFlag(FLAGS_profile));
-  settings.machine.bandwidth = seconds_flag("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth));
-  settings.machine.latency = seconds_flag("link_latency", absl::GetFlag(FLAGS_link_latency));
-  settings.machine.overhead = seconds_flag("action_overhead", absl::GetFlag(FLAGS_action_overhead));
+  settings.machine.bandwidth =
+      command::at_least("link_bandwidth", absl::GetFlag(FLAGS_link_bandwidth), 0, kFastest);
+  settings.machine.latency =
+      command::at_least("link_latency", absl::GetFlag(FLAGS_link_latency), 0);
+  settings.machine.overhead =
+      command::at_least("action_overhead", absl::GetFlag(FLAGS_action_overhead), 0);
   settings.device.flops_per_second = speed_flag("device_flops", absl::GetFlag(FLAGS_device_flops));
   settings.device.bytes_per_second =
       speed_flag("device_bandwidth", absl::GetFlag(FLAGS_device_bandwidth));
   settings.device.seconds_per_operator =
-      seconds_flag("operator_overhead", absl::GetFlag(FLAGS_operator_overhead));
+      command::at_least("operator_overhead", absl::GetFlag(FLAGS_operator_overhead), 0);
   const std::string counted =
       first_given({"device_flops", "device_bandwidth", "operator_overhead"});
   if (!settings.profile.empty() && !counted.empty()) {

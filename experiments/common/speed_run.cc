@@ -111,7 +111,7 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
     outcome.note += absl::StrFormat(
         "; its epochs differed by a factor of %.1f: other work disturbed it", range);
   }
-  if (load) load->note(outcome);
+  if (load) note_other_load(*load, outcome);
   trainer.observe(nullptr);
   if (options.utilization) {
     const TimeSplit split = split_time(timeline.steps(), trainer.routes());

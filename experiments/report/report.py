@@ -177,7 +177,8 @@ class Runner:
         report = page.Report(self.flags.scale, "{}, in {}".format(now(), used), self.flags.command, self.environment,
                              self.sections, state, self.plotly)
         target = self.flags.output / "index.html"
-        part = target.with_suffix(".part")
+        # A name of its own: what is there already is somebody's.
+        part = target.with_suffix(".part{}".format(os.getpid()))
         part.write_text(page.render(report))
         part.replace(target)
 

@@ -251,7 +251,7 @@ void run_ready(const Ready& ready, Outcome& outcome, const RunContext& context) 
     outcome.note = absl::StrFormat("stopped after epoch %d of %d; %s", result.epochs.size(),
                                    ready.settings.epochs, outcome.note);
   } else if (load) {
-    load->note(outcome);
+    note_other_load(*load, outcome);
   }
   if (!result.epochs.empty()) say_average(ready, result.epochs, *context.out);
   if (!ready.flags.common.explain || result.interrupted) return;

@@ -231,7 +231,7 @@ void measure(Subject& subject, const CommonFlags& flags, const std::string& sche
   }
   progress.finish();
   const size_t said = outcome.note.size();
-  load.note(outcome);
+  note_other_load(load, outcome);
   if (outcome.settings.value("disturbed", false)) {
     measured.disturbed = outcome.note.substr(said);
   } else if (!measured.disturbed.empty()) {

@@ -11,7 +11,7 @@ expect_mistake "did you mean pipeline-2?" --experiment=pipline-2
 expect_mistake "needs 8 devices" --experiment=pipeline-8 --devices=cpu,cpu
 expect_mistake "is for measured rows" --ways=simulated --balance=120,121
 expect_mistake "there is no 'planned'" --ways=planned
-expect_mistake "a finite number of at least 0" --link_bandwidth=-1
+expect_mistake "give a number from 0 to 1e+30" --link_bandwidth=-1
 expect_mistake "cannot read" --profile="$work/none.json"
 
 "$program" "${tiny[@]}" --rounds=1 --epochs=1 --json="$work/table.json" >"$work/all.log" 2>&1 || fail "a run"

@@ -23,6 +23,9 @@ BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --
 # A whole backward of no time is one, too.
 out=$("$compare" --workers=2 --micro_batches=4 --backward=0 --nosearch)
 grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
+# Numbers that no column has room for.
+out=$("$compare" --workers=2 --micro_batches=2 --forward=1e300 --nosearch --nodraw)
+awk 'length > 100 { exit 1 }' <<<"$out" || fail "lines of more than a screen: $out"
 
 refuse() {  # <part of the message> <arguments>
   local part=$1 out

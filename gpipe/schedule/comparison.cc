@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
 #include "gpipe/schedule/join.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search.h"
+#include "text/digits.h"
 
 namespace gpipe::internal {
 namespace {
@@ -20,27 +20,17 @@ StageCost divided(const StageCost& cost, double by) {
 }
 
 std::string fixed(double value, int digits) {
-  // As long as the largest double: 309 digits before the point.
-  char text[352];
+  char text[32];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
 
-// Two digits behind the point; of small numbers three in all: costs may be in seconds.
+// Two digits behind the point; of small numbers, and of those for which no column has room, three
+// in all: costs may be in any unit.
 std::string amount(double value) {
-  if (value == 0.0 || std::abs(value) >= 0.1) return fixed(value, 2);
+  if (value == 0.0 || (std::abs(value) >= 0.1 && std::abs(value) < 1e8)) return fixed(value, 2);
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
-}
-
-// For programs: as few digits as say which number it is.
-std::string exact(double value) {
-  char text[32];
-  for (int digits = 15; digits <= 17; ++digits) {
-    std::snprintf(text, sizeof text, "%.*g", digits, value);
-    if (std::strtod(text, nullptr) == value) break;
-  }
   return text;
 }
 
@@ -181,11 +171,11 @@ std::string to_json(const std::vector<ComparisonRow>& rows) {
     std::string escaped;
     for (const char c : table) escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
     text += (text.size() > 1 ? ",\n" : "\n");
-    text += "  {\"name\": \"" + row.name + "\", \"makespan\": " + exact(row.makespan) +
-            ", \"bubble\": " + exact(row.bubble) + ", \"peak\": " + exact(row.peak) +
+    text += "  {\"name\": \"" + row.name + "\", \"makespan\": " + text::exact(row.makespan) +
+            ", \"bubble\": " + text::exact(row.bubble) + ", \"peak\": " + text::exact(row.peak) +
             ", \"splits\": " + std::to_string(row.splits) +
             ", \"transfers\": " + std::to_string(row.transfers) +
-            ", \"slack\": " + (std::isfinite(row.slack) ? exact(row.slack) : "null") +
+            ", \"slack\": " + (std::isfinite(row.slack) ? text::exact(row.slack) : "null") +
             ", \"fits\": " + (row.fits ? "true" : "false") + ", \"schedule\": \"" + escaped + "\"}";
   }
   return text + "\n]\n";

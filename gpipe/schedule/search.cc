@@ -14,6 +14,7 @@
 #include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
 #include "gpipe/schedule/workload.h"
+#include "text/digits.h"
 
 namespace gpipe {
 namespace {
@@ -39,7 +40,7 @@ std::vector<Value> each(std::vector<Value> given, int64_t count, const char* wha
 
 void check(double value, const char* what) {
   if (std::isfinite(value) && value >= 0.0) return;
-  fail(std::string(what) + " must be finite and at least 0, got " + std::to_string(value));
+  fail(std::string(what) + " must be finite and at least 0, got " + text::exact(value));
 }
 
 std::vector<double> transfers(const std::vector<double>& given, int64_t stages, const char* what) {
@@ -94,15 +95,24 @@ Workload workload_of(const SearchOptions& options) {
   workload.waiting = each(options.waiting_bytes, stages, "waiting_bytes", "stages");
   for (const double bytes : workload.held) check(bytes, "activation_bytes");
   for (const double bytes : workload.waiting) check(bytes, "waiting_bytes");
+  double all = 0.0;
+  for (size_t s = 0; s < workload.held.size(); ++s) {
+    all += std::max(workload.held[s], workload.waiting[s]) *
+           static_cast<double>(options.micro_batches);
+  }
+  if (!std::isfinite(all)) {
+    fail(
+        "activation_bytes and waiting_bytes of all stages and micro-batches add up to more than a "
+        "double holds; give them, and memory_limit, in a larger unit");
+  }
   if (!options.memory_limit.empty()) {
     workload.limit = each(options.memory_limit, workers, "memory_limit", "workers");
     for (const double bytes : workload.limit) {
-      if (!(bytes >= 0.0)) fail("memory_limit must be at least 0, got " + std::to_string(bytes));
+      if (!(bytes >= 0.0)) fail("memory_limit must be at least 0, got " + text::exact(bytes));
     }
   }
   if (!(options.tolerance >= 0.0) || !std::isfinite(options.tolerance)) {
-    fail("tolerance must be a finite number of at least 0, got " +
-         std::to_string(options.tolerance));
+    fail("tolerance must be a finite number of at least 0, got " + text::exact(options.tolerance));
   }
   if (options.budget < 0) {
     fail("budget must be at least 0, got " + std::to_string(options.budget));
@@ -286,8 +296,8 @@ std::string needs(const Workload& workload) {
     }
     if (least <= workload.limit[worker]) continue;
     text += "\n  - worker " + std::to_string(worker) + " may hold " +
-            std::to_string(workload.limit[worker]) + ", one micro-batch in each of its stages is " +
-            std::to_string(least);
+            text::exact(workload.limit[worker]) + ", one micro-batch in each of its stages is " +
+            text::exact(least);
   }
   return ":" + text + "\nGive it that, or more workers, or smaller micro-batches";
 }

@@ -517,8 +517,8 @@ TEST(Search, NeedsNoRoomForWaitingGradients) {
     options.memory_limit = {1.5};
     EXPECT_THAT([&] { search(options); },
                 ::testing::ThrowsMessage<std::invalid_argument>(
-                    HasSubstr("worker 0 may hold 1.500000, one micro-batch in each of its stages "
-                              "is 2.000000")));
+                    HasSubstr("worker 0 may hold 1.5, one micro-batch in each of its stages "
+                              "is 2\n")));
   }
 }
 
@@ -556,8 +556,19 @@ TEST(Search, WrongOptionsSayWhatWouldDo) {
   EXPECT_THAT(complaint([](SearchOptions* o) {
                 o->memory_limit = {1, 9};
               }),
-              HasSubstr("worker 0 may hold 1.000000, one micro-batch in each of its stages is "
-                        "2.000000"));
+              HasSubstr("worker 0 may hold 1, one micro-batch in each of its stages is 2\n"));
+  EXPECT_THAT(complaint([](SearchOptions* o) {
+                o->memory_limit = {0.125, 9};
+                o->activation_bytes = {1e-9, 0.1, 1, 1};
+              }),
+              HasSubstr("worker 0 may hold 0.125, one micro-batch"));
+  for (const double limit : {1.0, 1e308}) {
+    EXPECT_THAT(complaint([&](SearchOptions* o) {
+                  o->memory_limit = {limit};
+                  o->activation_bytes = {1e308};
+                }),
+                HasSubstr("add up to more than a double holds; give them, and memory_limit, in"));
+  }
 }
 
 }  // namespace

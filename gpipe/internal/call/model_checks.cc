@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "gpipe/internal/model/registered.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
 
@@ -139,9 +140,13 @@ void check_balance(const std::vector<int64_t>& balance, size_t layers) {
   TORCH_CHECK_VALUE(!balance.empty() || layers == 0, "the balance is empty, but the model has ",
                     layers, " layers: say how many each partition gets", kBalanceHint);
   int64_t sum = 0;
-  for (int64_t count : balance) {
-    TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, got the balance ",
-                      list_text(balance), kBalanceHint);
+  for (size_t j = 0; j < balance.size(); ++j) {
+    const int64_t count = balance[j];
+    TORCH_CHECK_VALUE(count > 0, "every partition needs at least one layer, but partition ", j,
+                      " of the balance ", list_text(balance), " has ", count,
+                      ": leave it out, or add a layer that passes everything on "
+                      "(torch::nn::Identity) for it to have",
+                      kBalanceHint);
     const int64_t room = std::numeric_limits<int64_t>::max() - sum;
     TORCH_CHECK_VALUE(count <= room, "the balance ", list_text(balance),
                       " sums up to more than 2^63 - 1, but the model has ", layers, " layers",
@@ -153,10 +158,9 @@ void check_balance(const std::vector<int64_t>& balance, size_t layers) {
 }
 
 void check_layers(const torch::nn::Sequential& module) {
+  check_registered(module);
   std::unordered_map<const torch::nn::Module*, std::string> seen;
   for (const auto& child : module->named_children()) {
-    TORCH_CHECK_VALUE(child.value() != nullptr, "the layer '", child.key(),
-                      "' of the model is a null pointer; give a module or leave it out");
     const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
     TORCH_CHECK_VALUE(
         fresh, "the layers '", entry->second, "' and '", child.key(),
