@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "command/usable_cores.h"
+#include "machine/cores.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -111,7 +111,7 @@ std::optional<LoadShares> OtherLoad::shares() const {
 }
 
 void OtherLoad::note(Outcome& outcome) const {
-  outcome.settings["cores"] = command::usable_cores();
+  outcome.settings["cores"] = machine::usable_cores();
   const std::optional<LoadShares> shares = this->shares();
   if (!shares) return;
   // Of several rounds the worst one.
