@@ -55,12 +55,12 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/select_names.h"
-#include "machine/cores.h"
 #include "command/wrong_value.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 #include "skip/tracker.h"
 
 ABSL_FLAG(std::string, networks, "all", "Some of unet, amoebanetd, resnet, transformer.");

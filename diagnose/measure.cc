@@ -12,9 +12,9 @@
 #include <set>
 #include <utility>
 
-#include "machine/cores.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 
 namespace gpipe::diagnosis {
 namespace {

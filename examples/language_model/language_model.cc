@@ -26,7 +26,6 @@
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
-#include "machine/cores.h"
 #include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
@@ -42,6 +41,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/zero_optimizer.h"
+#include "machine/cores.h"
 #include "models/transformer.h"
 
 namespace language_model {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
 #include "command/flag_values.h"
-#include "machine/cores.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
 #include "experiments/common/variants.h"
@@ -20,6 +19,7 @@
 #include "experiments/resnet101_accuracy/run_experiment.h"
 #include "experiments/resnet101_accuracy/settings.h"
 #include "experiments/resnet101_accuracy/source.h"
+#include "machine/cores.h"
 
 ABSL_FLAG(
     std::string, data, "",

@@ -23,7 +23,6 @@
 #include "balance/profiler.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
-#include "machine/cores.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/other_load.h"
 #include "experiments/common/program.h"
@@ -32,6 +31,7 @@
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 #include "models/unet.h"
 #include "skip/tracker.h"
 
