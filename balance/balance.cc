@@ -1,6 +1,5 @@
 #include "balance/balance.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 
 namespace gpipe::balance {
 namespace {
@@ -48,7 +48,7 @@ std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequen
   how = checked(partitions, model, std::move(how));
   TimeOptions shared = options;
   if (shared.cpu_threads() == 0) {
-    shared.cpu_threads(std::max<int64_t>(1, at::get_num_threads() / partitions));
+    shared.cpu_threads(internal::share_of_cpu_threads(0, partitions));
   }
   std::vector<double> costs;
   for (const LayerTimes& layer : profile_times(model, sample, shared)) {

@@ -55,12 +55,12 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/select_names.h"
-#include "command/usable_cores.h"
 #include "command/wrong_value.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 #include "skip/tracker.h"
 
 ABSL_FLAG(std::string, networks, "all", "Some of unet, amoebanetd, resnet, transformer.");
@@ -458,7 +458,7 @@ Settings read_settings() {
       command::in_range("memory_mib", absl::GetFlag(FLAGS_memory_mib), 0, int64_t{1} << 40) *
       (int64_t{1} << 20);
   settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
-  const int64_t cores = command::usable_cores();
+  const int64_t cores = machine::usable_cores();
   if (cores < kDevices) {
     throw std::invalid_argument(absl::StrFormat(
         "%d devices of one thread need as many cores, this process may use %d", kDevices, cores));

@@ -12,9 +12,9 @@
 #include <set>
 #include <utility>
 
-#include "command/usable_cores.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 
 namespace gpipe::diagnosis {
 namespace {
@@ -169,7 +169,7 @@ Link measure_link(const std::vector<c10::Device>& devices) {
 
 int64_t partitions_at_once(const std::vector<c10::Device>& devices, int64_t cpu_threads,
                            int64_t cpu_cores) {
-  if (cpu_cores <= 0) cpu_cores = command::usable_cores();
+  if (cpu_cores <= 0) cpu_cores = machine::usable_cores();
   std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> accelerators;
   int64_t on_cpu = 0;
   for (const c10::Device& device : devices) {

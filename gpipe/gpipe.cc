@@ -193,6 +193,11 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   cpu_threads_per_stage_ = internal::share_of_cpu_threads(
       options.cpu_threads_per_stage(),
       residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
+  static std::atomic<bool> told_of_fewer{false};
+  if (options.cpu_threads_per_stage() <= 0 && devices_.size() > 0 && devices_.front().is_cpu()) {
+    const std::string fewer = internal::fewer_threads_text();
+    if (!fewer.empty() && !told_of_fewer.exchange(true)) internal::log_warning(fewer);
+  }
   if (processes() != nullptr) {
     internal::agree_on_pipeline(*processes(), "pipeline " + std::to_string(number_), module,
                                 options, placement(), devices_.front().type(),

@@ -41,7 +41,8 @@ std::string golden_folder(const std::string& name) {
   return "models/testdata/transformers/" + name;
 }
 
-// A new folder. (LibTorch brings a std::filesystem::remove_all that crashes on folders with files.)
+// A new folder. (LibTorch 2.11 brings a std::filesystem::remove_all that crashes on folders with
+// files.)
 fs::path scratch() {
   static int count = 0;
   const fs::path path = fs::path(::testing::TempDir()) / ("folder" + std::to_string(count++));

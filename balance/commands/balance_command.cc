@@ -1,7 +1,6 @@
 #include "balance/commands/balance_command.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <c10/core/Device.h>
 #include <torch/cuda.h>
 #include <unistd.h>
@@ -38,6 +37,7 @@
 #include "command/run.h"
 #include "command/wrong_value.h"
 #include "gpipe/cut_sizes.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 
 ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
           "How many partitions. Default: as many as --balance has.");
@@ -272,7 +272,7 @@ void read_options(Settings& settings) {
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
   settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(10.0), 1e-3);
   if (!settings.measured || !settings.device.is_cpu()) return;
-  const int64_t all = at::get_num_threads();
+  const int64_t all = internal::default_cpu_threads();
   if (settings.threads == 0) settings.threads = std::max<int64_t>(all / settings.partitions, 1);
   if (options.cores == 0) options.cores = std::max<int64_t>(all / settings.threads, 1);
 }

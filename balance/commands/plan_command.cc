@@ -1,7 +1,6 @@
 #include "balance/commands/plan_command.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +32,7 @@
 #include "command/progress.h"
 #include "command/run.h"
 #include "command/wrong_value.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 
 namespace {
@@ -199,7 +199,7 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   machine.latency = command::at_least("latency_us", absl::GetFlag(FLAGS_latency_us), 0) * 1e-6;
   machine.cores = command::in_range("cores", absl::GetFlag(FLAGS_cores), 1, kMost).value_or(0);
   if (settings.measured) {
-    const int64_t all = at::get_num_threads();
+    const int64_t all = internal::default_cpu_threads();
     const int64_t share = std::max<int64_t>(all / options.devices(), 1);
     const int64_t threads =
         command::in_range("threads", absl::GetFlag(FLAGS_threads), 1, 1024).value_or(share);

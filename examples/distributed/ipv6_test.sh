@@ -51,10 +51,10 @@ grep -q 'store is at \[::1\]:' "${TEST_TMPDIR}/out" || fail "the launcher: the a
 # rank MASTER_ADDR GPIPE_INTERFACE RANK: by hand; each meeting has a port of its own.
 port=29500
 rank() {
-  local interface=()
-  [[ -z $2 ]] || interface=("GPIPE_INTERFACE=$2")
+  local setting=()
+  [[ -z $2 ]] || setting=("GPIPE_INTERFACE=$2")
   env "RANK=$3" WORLD_SIZE=2 "LOCAL_RANK=$3" LOCAL_WORLD_SIZE=2 OMP_NUM_THREADS=1 "MASTER_ADDR=$1" \
-    "MASTER_PORT=${port}" "${interface[@]}" "${train}" "${options[@]}" >"${TEST_TMPDIR}/out$3" 2>&1
+    "MASTER_PORT=${port}" "${setting[@]}" "${train}" "${options[@]}" >"${TEST_TMPDIR}/out$3" 2>&1
 }
 for given in "::1 " "[::1] lo" "127.0.0.1 [::1]"; do
   address="${given% *}"

@@ -16,6 +16,7 @@
 #include "balance/training.h"
 #include "diagnose/diagnose.h"
 #include "gpipe/clip_grad.h"
+#include "gpipe/distributed/any_rank.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/distributed/gather_timelines.h"

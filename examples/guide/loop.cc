@@ -55,7 +55,7 @@ class Folder {
     std::filesystem::create_directories(path_);
   }
   ~Folder() {
-    // Not remove_all: LibTorch's libraries export one of another libstdc++, which crashes here.
+    // Not remove_all: LibTorch 2.11 exports one of another libstdc++, which crashes here.
     for (const char* name :
          {"last/model.safetensors", "last/optimizer.safetensors", "last/progress.safetensors",
           "last", "model.pt", "trained.safetensors"}) {

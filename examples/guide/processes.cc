@@ -1,8 +1,12 @@
 // The program of chapter 24: several processes. It runs alone, and under a launcher with 2 or 4.
 
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -12,9 +16,12 @@
 #include <vector>
 
 #include "examples/guide/guide.h"
+#include "gpipe/distributed/any_rank.h"
 #include "gpipe/distributed/failure.h"
+#include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/saving/saving.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timeline/chrome_trace.h"
 #include "gpipe/timeline/time_split.h"
@@ -30,6 +37,8 @@ nn::Sequential make_model() {
   torch::manual_seed(0);
   return nn::Sequential(nn::Linear(8, 16), nn::ReLU(), nn::Linear(16, 16), nn::Linear(16, 2));
 }
+
+volatile std::sig_atomic_t was_told = 0;
 
 torch::Tensor loss_fn(torch::Tensor output, torch::Tensor target) {
   return torch::mse_loss(output, target);
@@ -103,6 +112,42 @@ const guide::Chapter kProcesses("24", [] {
     guide::expect(alone->step({input}, {target}, loss_fn).loss == result.loss, "the same loss");
     plain.step();
     guide::expect(alone->parameter_hash() == pipe->parameter_hash(), "the same bits");
+  }
+
+  {
+    gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions(balance).chunks(4).world(world));
+    torch::optim::Adam optimizer(pipe->local_parameters(), 0.01);
+    const std::string path = gpipe::from_rank_0(world, [] {
+      const char* folder = std::getenv("TEST_TMPDIR");
+      return std::string(folder != nullptr ? folder : "/tmp") + "/gpipe_guide_told_" +
+             std::to_string(getpid());
+    });
+    int calls = 0;  // in the process of the last stage: it is told in the third step
+    const auto loss = [&](torch::Tensor output, torch::Tensor target) {
+      if (++calls == 9) std::raise(SIGUSR1);
+      return loss_fn(std::move(output), std::move(target));
+    };
+    // [told]
+    // #include "gpipe/distributed/any_rank.h"
+    // #include "gpipe/saving/saving.h"
+    std::signal(SIGUSR1, [](int) { was_told = 1; });  // a volatile std::sig_atomic_t
+    for (int64_t step = 1; step <= 20; ++step) {
+      pipe->zero_grad();
+      pipe->step({input}, {target}, loss);
+      optimizer.step();
+      if (!gpipe::any_rank(world, was_told != 0)) continue;
+      gpipe::save_checkpoint(pipe, optimizer, {step, 8 * step}, path);
+      break;  // all ranks, after the same step, whichever was told
+    }
+    // [/told]
+    guide::expect(gpipe::read_progress(path).step == 3, "saved after the step");
+    (void)gpipe::any_rank(world, false);  // all have read it
+    if (world.rank() == 0) {
+      for (const auto& file : std::filesystem::directory_iterator(path)) {
+        std::filesystem::remove(file.path());
+      }
+      std::filesystem::remove(path);
+    }
   }
 
   // [large]

@@ -26,7 +26,6 @@
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
-#include "command/usable_cores.h"
 #include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
@@ -42,6 +41,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
 #include "gpipe/zero_optimizer.h"
+#include "machine/cores.h"
 #include "models/transformer.h"
 
 namespace language_model {
@@ -102,7 +102,7 @@ std::vector<int64_t> best_balance(const Settings& settings, const torch::nn::Seq
   options.chunks = settings.chunks;
   options.checkpoint = settings.checkpoint;
   options.schedule = settings.schedule.make;
-  options.cores = std::max<int64_t>(command::usable_cores() / threads, 1);
+  options.cores = std::max<int64_t>(machine::usable_cores() / threads, 1);
   options.param_scale = gpipe::balance::ParamScale::kAdam;
   const std::vector<int64_t> best = gpipe::balance::best_balance(profile, stages, options);
   out.line("\n" + to_text(gpipe::balance::explain(profile, best, options)));

@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "absl/strings/str_format.h"
-#include "command/usable_cores.h"
+#include "machine/cores.h"
 
 namespace gpipe::experiments {
 
 void note_other_load(const OtherLoad& load, Outcome& outcome) {
-  outcome.settings["cores"] = command::usable_cores();
+  outcome.settings["cores"] = machine::usable_cores();
   const std::optional<command::LoadShares> shares = load.shares();
   if (!shares) return;
   // Of several rounds the worst one.

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "command/usable_cores.h"
+#include "machine/cores.h"
 
 namespace gpipe::experiments {
 namespace {
@@ -17,7 +17,7 @@ TEST(NoteOtherLoad, SaysWhatOthersHadAndThatOnce) {
   outcome.settings["other_load"] = 0.75;
   outcome.settings["disturbed"] = true;
   note_other_load(load, outcome);
-  EXPECT_EQ(outcome.settings["cores"], command::usable_cores());
+  EXPECT_EQ(outcome.settings["cores"], machine::usable_cores());
   EXPECT_GE(outcome.settings["other_load"], 0.75) << "of several rounds the worst one";
   EXPECT_EQ(outcome.note, "") << "it was told before";
 }

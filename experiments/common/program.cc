@@ -17,7 +17,7 @@
 #include "command/files.h"
 #include "command/interrupt.h"
 #include "command/run.h"
-#include "command/usable_cores.h"
+#include "machine/cores.h"
 #include "text/counted.h"
 
 namespace gpipe::experiments {
@@ -57,7 +57,7 @@ bool run_variant(const Variant& variant, const RunContext& context, Outcome& out
 }
 
 std::string describe_machine() {
-  const int64_t cores = command::usable_cores();
+  const int64_t cores = machine::usable_cores();
   return command::describe_build() + "; " + text::counted(cores, "core");
 }
 

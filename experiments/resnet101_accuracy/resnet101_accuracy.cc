@@ -12,7 +12,6 @@
 #include "absl/strings/str_replace.h"
 #include "command/files.h"
 #include "command/flag_values.h"
-#include "command/usable_cores.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/program.h"
 #include "experiments/common/variants.h"
@@ -20,6 +19,7 @@
 #include "experiments/resnet101_accuracy/run_experiment.h"
 #include "experiments/resnet101_accuracy/settings.h"
 #include "experiments/resnet101_accuracy/source.h"
+#include "machine/cores.h"
 
 ABSL_FLAG(
     std::string, data, "",
@@ -78,7 +78,7 @@ AccuracyFlags read_flags() {
       {{"gpipe-256", "pipeline-256"}, {"gpipe-1k", "pipeline-1k"}, {"gpipe-4k", "pipeline-4k"}});
   flags.limit_train =
       command::in_range("limit_train", absl::GetFlag(FLAGS_limit_train), 1, int64_t{1} << 40);
-  const int64_t cores = command::usable_cores();
+  const int64_t cores = machine::usable_cores();
   const bool photographs = read_data(flags.common.scale).rfind("imagenet", 0) == 0;
   flags.workers = command::in_range("workers", absl::GetFlag(FLAGS_workers), 0, kMostWorkers)
                       .value_or(photographs ? std::min(kPublishedWorkers, cores) : 1);

@@ -73,7 +73,7 @@ TEST_F(SourceTest, Mistakes) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("/nowhere/train")));
   EXPECT_THAT(opening("fashion-mnist:/nowhere"),
               ThrowsMessage<std::invalid_argument>(HasSubstr("/nowhere")));
-  // Not remove_all: LibTorch's libraries export one of another libstdc++, which crashes here.
+  // Not remove_all: LibTorch 2.11 exports one of another libstdc++, which crashes here.
   const std::string removed = folder_ + "/val/b";
   for (const auto& image : std::filesystem::directory_iterator(removed)) {
     std::filesystem::remove(image.path());

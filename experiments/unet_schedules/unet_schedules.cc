@@ -23,7 +23,6 @@
 #include "balance/profiler.h"
 #include "command/interrupt.h"
 #include "command/progress.h"
-#include "command/usable_cores.h"
 #include "experiments/common/flags.h"
 #include "experiments/common/other_load.h"
 #include "experiments/common/program.h"
@@ -32,6 +31,7 @@
 #include "gpipe/internal/threads/cpu_threads.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/timing.h"
+#include "machine/cores.h"
 #include "models/unet.h"
 #include "skip/tracker.h"
 
@@ -291,7 +291,7 @@ Plan prepare() {
       "the workers are predicted to wait.",
       "Measured: the median step of " + std::to_string(kRounds * subject->size().steps) + ", in " +
           std::to_string(kRounds) + " rounds in turns; --scale=" + to_text(flags.scale) + "."};
-  if (command::usable_cores() < kWorkers) {
+  if (machine::usable_cores() < kWorkers) {
     experiment_plan.remarks.emplace_back("This process may use one core, so two workers share it.");
   }
   std::vector<VariantName> names;

@@ -3,11 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
-#include <stdexcept>
-#include <string>
 
 namespace gpipe::distributed {
 namespace {
@@ -25,23 +21,6 @@ class CoreSet {
 };
 
 }  // namespace
-
-std::vector<int> usable_core_numbers() {
-  // It fails with EINVAL while the set is smaller than the system's own.
-  for (int room = 1024; room <= 1 << 20; room *= 2) {
-    CoreSet set(room);
-    if (sched_getaffinity(0, set.bytes(), set.data()) == 0) {
-      std::vector<int> cores;
-      for (int core = 0; core < room; ++core) {
-        if (CPU_ISSET_S(core, set.bytes(), set.data())) cores.push_back(core);
-      }
-      return cores;
-    }
-    if (errno != EINVAL) break;
-  }
-  throw std::runtime_error("the system does not say which cores may be used: " +
-                           std::string(std::strerror(errno)));
-}
 
 std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int64_t processes) {
   const auto count = static_cast<int64_t>(cores.size());

@@ -7,10 +7,6 @@
 
 namespace gpipe::distributed {
 
-// The numbers of the cores that this process may use, ascending. Throws std::runtime_error where
-// the system does not say.
-std::vector<int> usable_core_numbers();
-
 // Shares of neighbors: equal but for one core, each core in one share. If there are more processes
 // than cores, each process gets one, which neighbors share.
 //

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "machine/cores.h"
+
 namespace gpipe::distributed {
 namespace {
 
@@ -25,11 +27,11 @@ TEST(CoreShares, NeighborsShareWhereThereAreTooFew) {
 TEST(CoreShares, WhatIsBoundIsWhatMayBeUsed) {
   std::vector<int> cores;
   std::thread([&] {  // the binding ends with the thread
-    ASSERT_TRUE(bind_to_cores({usable_core_numbers().back()}));
-    cores = usable_core_numbers();
+    ASSERT_TRUE(bind_to_cores({machine::usable_core_numbers().back()}));
+    cores = machine::usable_core_numbers();
   })
       .join();
-  EXPECT_THAT(cores, ElementsAre(usable_core_numbers().back()));
+  EXPECT_THAT(cores, ElementsAre(machine::usable_core_numbers().back()));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@
 #include "gpipe/distributed/guardian.h"
 #include "gpipe/distributed/master_port.h"
 #include "gpipe/distributed/rank_lines.h"
+#include "machine/cores.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -178,7 +179,8 @@ class Run {
     child.directory = options_.directory;
     child.parent = state_.parent();
     std::vector<std::vector<int>> shares(static_cast<std::size_t>(options_.processes));
-    if (options_.bind_cores) shares = share_cores(usable_core_numbers(), options_.processes);
+    if (options_.bind_cores)
+      shares = share_cores(machine::usable_core_numbers(), options_.processes);
     for (int64_t rank = 0; rank < options_.processes; ++rank) {
       child.environment = environment_of(rank);
       child.inherit_input = options_.input && rank == 0;
@@ -222,8 +224,7 @@ class Run {
   // All of them with all cores would be in each other's way; and sums depend on the number, which
   // is that of one process whose stages share the cores.
   int64_t threads_of_each() const {
-    const auto cores = static_cast<int64_t>(usable_core_numbers().size());
-    return std::max<int64_t>(cores / options_.processes, 1);
+    return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
   }
 
   int open_log(const std::string& path) const {

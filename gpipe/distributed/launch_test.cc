@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/distributed/core_shares.h"
 #include "gpipe/distributed/environment.h"
+#include "machine/cores.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -160,7 +160,7 @@ TEST(Launch, EachRankHasItsEnvironment) {
       variables[line.substr(prefix.size(), equals - prefix.size())] = line.substr(equals + 1);
     }
     EXPECT_EQ(variables["MINE"], "kept");
-    const auto cores = static_cast<int64_t>(usable_core_numbers().size());
+    const auto cores = machine::usable_cores();
     EXPECT_EQ(variables["OMP_NUM_THREADS"], std::to_string(std::max<int64_t>(cores / 2, 1)));
     const Environment environment = read_environment(variables);
     EXPECT_EQ(environment.launcher, Launcher::kGPipe);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "gpipe/distributed/bytes.h"
+#include "machine/cores.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -116,7 +117,7 @@ void Session::meet() {
     std::clog << "gpipe: " + announcement(environment_, to_text(master), addresses_.own) + "\n"
               << std::flush;
     const std::string crowd =
-        too_many_threads(environment_, at::get_num_threads(), sysconf(_SC_NPROCESSORS_ONLN),
+        too_many_threads(environment_, at::get_num_threads(), machine::machine_cores(),
                          std::getenv("OMP_NUM_THREADS") != nullptr);
     if (!crowd.empty()) std::clog << "gpipe: " + crowd + "\n" << std::flush;
   }

@@ -96,7 +96,7 @@ int lock_folder(const std::string& path) {
 
 // Removes a folder and what is in it, all of which is known to be ours, or has been a moment ago:
 // what else is there by now stays. std::filesystem::remove_all crashes in a program that has
-// LibTorch.
+// LibTorch 2.11.
 void remove(const std::string& folder, const std::vector<std::string>& names) {
   // It may be a read-only one that has been replaced.
   if (chmod(folder.c_str(), 0700) != 0 && errno == ENOENT) return;

@@ -5,6 +5,8 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "gpipe/placement.h"
@@ -15,8 +17,19 @@ namespace gpipe::internal {
 int64_t workers_on_cpu(const Placement& placement, const std::vector<int32_t>& workers,
                        const std::vector<c10::Device>& devices);
 
+// The intra-op threads that the workers share where nobody says how many: this thread's number; but
+// where that is LibTorch's own, not more than a container's CPU quota, which LibTorch does not
+// count.
+int64_t default_cpu_threads();
+// The same of numbers. `at_start`: that of this thread before anybody could change it. `is_chosen`:
+// whether the environment says how many (OMP_NUM_THREADS, MKL_NUM_THREADS).
+int64_t default_cpu_threads(int64_t now, int64_t at_start, bool is_chosen,
+                            std::optional<double> quota);
+// A warning where that is fewer than this thread's number; else empty.
+std::string fewer_threads_text();
+
 // The number of intra-op threads for each of `cpu_workers` workers: `wanted` if positive, otherwise
-// an equal share of this thread's number, at least one.
+// an equal share of default_cpu_threads(), at least one.
 int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_workers);
 
 // Sets the number of intra-op threads of the calling thread only. However, at::set_num_threads also

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <thread>
 
 #include "gpipe/placement.h"
@@ -35,6 +36,16 @@ TEST(CpuThreadsTest, WhatIsWantedIsTakenAsItIs) {
   EXPECT_EQ(share_of_cpu_threads(3, 1), 3);
   EXPECT_EQ(share_of_cpu_threads(1, 100), 1);
   EXPECT_EQ(share_of_cpu_threads(1000, 100), 1000);
+}
+
+TEST(CpuThreadsTest, AQuotaMakesLibTorchsOwnNumberSmaller) {
+  EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 2.5), 2);
+  EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 0.5), 1);
+  EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 16.0), 8);
+  EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, std::nullopt), 8);
+  // What somebody has chosen stays.
+  EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/true, 2.0), 8);
+  EXPECT_EQ(default_cpu_threads(6, 8, /*is_chosen=*/false, 2.0), 6);
 }
 
 TEST(CpuThreadsTest, WorkersWithAStageOnTheCpuShareThem) {

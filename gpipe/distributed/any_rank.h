@@ -1,0 +1,27 @@
+// any_rank: what one process was told, known to all: a signal that asks to save and to end.
+#ifndef GPIPE_DISTRIBUTED_ANY_RANK_H_
+#define GPIPE_DISTRIBUTED_ANY_RANK_H_
+
+#include "gpipe/world.h"
+
+namespace gpipe {
+
+// Whether `here` is true on any rank: the same on all of them, so all can do the same then. All
+// ranks call it, in the same order as steps and other calls of a World, after each step, say: it is
+// one exchange of a byte. Alone it is `here`.
+//
+// A signal may come between the calls of two ranks, so no rank may act on its own: the ranks would
+// save after different steps. docs/guide/24-processes.md has the loop.
+//
+// Throws gpipe::distributed::DistributedFailure if a process fails meanwhile.
+//
+// Example:
+//   if (gpipe::any_rank(world, was_told)) {  // a std::sig_atomic_t that a handler of SIGUSR1 sets
+//     gpipe::save_checkpoint(pipe, optimizer, {step, rows}, path);
+//     break;
+//   }
+bool any_rank(const World& world, bool here);
+
+}  // namespace gpipe
+
+#endif  // GPIPE_DISTRIBUTED_ANY_RANK_H_

@@ -1,0 +1,115 @@
+#include "machine/cores.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace gpipe::machine {
+namespace {
+
+// Quota and period, in microseconds; "max" or -1: no quota.
+std::optional<double> ratio(const std::string& quota, double period) {
+  char* end = nullptr;
+  const double time = std::strtod(quota.c_str(), &end);
+  if (end == quota.c_str() || *end != '\0' || !(time > 0) || !(period > 0)) return std::nullopt;
+  return time / period;
+}
+
+// Of one control group; no value if it has none, or these files are not there.
+std::optional<double> quota_v2(const std::string& group) {
+  std::ifstream file(group + "/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period)) return std::nullopt;
+  return ratio(quota, period);
+}
+std::optional<double> quota_v1(const std::string& group) {
+  std::ifstream quota_file(group + "/cpu.cfs_quota_us");
+  std::ifstream period_file(group + "/cpu.cfs_period_us");
+  std::string quota;
+  double period = 0;
+  if (!(quota_file >> quota) || !(period_file >> period)) return std::nullopt;
+  return ratio(quota, period);
+}
+
+bool has_cpu(const std::string& controllers) {
+  std::istringstream stream(controllers);
+  for (std::string each; std::getline(stream, each, ',');) {
+    if (each == "cpu") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<int> usable_core_numbers() {
+  // It fails with EINVAL while the set is smaller than the system's own, which may have more than
+  // the 1,024 cores that cpu_set_t has room for.
+  for (int room = 1024; room <= 1 << 20; room *= 2) {
+    std::vector<unsigned long> words(CPU_ALLOC_SIZE(room) / sizeof(unsigned long));
+    auto* const set = reinterpret_cast<cpu_set_t*>(words.data());
+    const std::size_t bytes = words.size() * sizeof(unsigned long);
+    if (sched_getaffinity(0, bytes, set) == 0) {
+      std::vector<int> cores;
+      for (int core = 0; core < room; ++core) {
+        if (CPU_ISSET_S(core, bytes, set)) cores.push_back(core);
+      }
+      return cores;
+    }
+    if (errno != EINVAL) break;
+  }
+  throw std::runtime_error("the system does not say which cores may be used: " +
+                           std::string(std::strerror(errno)));
+}
+
+// A container sees its own group as the root, or the host's path to it, which its mount does not
+// have: so each part of the path is tried, up to the root.
+std::optional<double> core_quota(const std::string& file, const std::string& folder) {
+  std::optional<double> least;
+  const auto take = [&](std::optional<double> quota) {
+    if (quota && (!least || *quota < *least)) least = quota;
+  };
+  std::ifstream groups(file);
+  for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/path"; of v2 "0::/path"
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && !has_cpu(controllers)) continue;
+    const std::string mount = folder + (is_v2 ? "" : "/" + controllers);
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      while (!path.empty() && path.back() == '/') path.pop_back();
+      take(is_v2 ? quota_v2(mount + path) : quota_v1(mount + path));
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+int64_t within_quota(int64_t cores, std::optional<double> quota) {
+  if (quota && *quota < static_cast<double>(cores)) cores = static_cast<int64_t>(*quota);
+  return std::max<int64_t>(cores, 1);
+}
+
+int64_t usable_cores() {
+  int64_t cores = 0;
+  try {
+    cores = static_cast<int64_t>(usable_core_numbers().size());
+  } catch (const std::runtime_error&) {
+    cores = std::thread::hardware_concurrency();
+  }
+  return within_quota(cores, core_quota());
+}
+
+int64_t machine_cores() { return within_quota(sysconf(_SC_NPROCESSORS_ONLN), core_quota()); }
+
+}  // namespace gpipe::machine
