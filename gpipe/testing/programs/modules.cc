@@ -466,8 +466,8 @@ Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_pla
 
 Layer with_own_state(Layer layer, OwnState state) {
   layer.text += state == OwnState::kRoundsDownward ? " /* fesetround(FE_DOWNWARD) inside */"
-                : state == OwnState::kAutocast     ? " /* AutocastScope inside */"
-                                                   : " /* AutocastScope with cache inside */";
+                : state == OwnState::kAutocast     ? " /* autocast inside */"
+                                                   : " /* autocast inside, with cache */";
   layer.make = [make = std::move(layer.make), in = layer.in, out = layer.out,
                 state](Workshop& workshop) {
     nn::AnyModule inner = make(workshop);
