@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
@@ -299,6 +300,44 @@ void GPipeImpl::place_layers() {
   }
 }
 
+void GPipeImpl::check_layers() const {
+  constexpr char kHint[] =
+      " after the pipeline was made, which runs the layers that it was made of. Make a new "
+      "pipeline "
+      "of a Sequential with the layers that are to run (a module inside a layer may be replaced)";
+  const std::vector<std::shared_ptr<torch::nn::Module>> now = children();
+  if (now != layers_) {
+    const auto named = named_children();
+    for (size_t k = 0; k < layers_.size(); ++k) {
+      TORCH_CHECK_VALUE(
+          k < named.size() && named[k].value() == layers_[k], "layer ", k, " of the ",
+          "pipeline was replaced or unregistered",
+          k < named.size() ? absl::StrCat(" (there is '", named[k].key(), "' now)") : "", kHint);
+    }
+    TORCH_CHECK_VALUE(false, "the module '", named[layers_.size()].key(),
+                      "' was registered in the pipeline", kHint);
+  }
+  const auto parameters = named_parameters(/*recurse=*/false);
+  TORCH_CHECK_VALUE(parameters.is_empty(), "the parameter '", parameters[0].key(),
+                    "' was registered in the pipeline itself, and no layer uses it; register it in "
+                    "the layer that does");
+  const auto buffers = named_buffers(/*recurse=*/false);
+  TORCH_CHECK_VALUE(buffers.is_empty(), "the buffer '", buffers[0].key(),
+                    "' was registered in the pipeline itself, and no layer uses it; register it in "
+                    "the layer that does");
+}
+
+std::vector<at::Tensor> GPipeImpl::parameters(bool recurse) const {
+  std::vector<at::Tensor> all = torch::nn::Module::parameters(recurse);
+  std::unordered_set<const c10::TensorImpl*> seen;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [&](const at::Tensor& parameter) {
+                             return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+                           }),
+            all.end());
+  return all;
+}
+
 void GPipeImpl::load(torch::serialize::InputArchive& archive) {
   internal::check_outside_of_pipelines("torch::load into a pipeline");
   TORCH_CHECK_VALUE(world_.processes_each() == 1,
@@ -365,6 +404,7 @@ Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool need
 
 std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs, bool needs_record,
                                          const StepOptions* options) const {
+  check_layers();
   pipeline_->check_callable();
   internal::check_not_traced(what);
   internal::check_no_tangents("input", inputs);
@@ -659,6 +699,7 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
 double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
+    check_layers();
     const torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
@@ -694,6 +735,7 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
 std::string GPipeImpl::parameter_hash() const {
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
+    check_layers();
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     if (processes() != nullptr) {
       // Copies of tied ones may have the last step's values.
@@ -712,6 +754,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
   const internal::WorkScope work;
   internal::in_call(processes(), [&] {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
+    check_layers();
     const uint64_t seed = internal::shared_seed(processes(), call_name("materialize"));
     const auto children = named_children();
     size_t index = 0;
@@ -743,6 +786,7 @@ torch::nn::Sequential GPipeImpl::sequential() const {
                     "sequential() of a pipeline over several processes would have the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them, and load it into a pipeline in one");
+  check_layers();
   torch::nn::Sequential plain;
   size_t index = 0;
   for (const auto& child : named_children()) {

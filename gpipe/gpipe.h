@@ -120,6 +120,9 @@ class GPipeImpl : public torch::nn::Module {
   // Whether the layer is in this process. Layers of others are on meta, under the same keys: they
   // have shapes and no memory. As operator[] for the index.
   bool is_here(int64_t layer) const;
+  // All parameters, in the model's order, each once: also one that several layers have registered,
+  // which torch::nn::Module lists as often, so that an optimizer would step it as often.
+  std::vector<at::Tensor> parameters(bool recurse = true) const;
   // The parameters that are here, in the model's order, each once: for this process's optimizer.
   std::vector<at::Tensor> local_parameters() const;
   // The bits of all parameters, those of other processes included, as 16 hexadecimal digits: equal
@@ -200,6 +203,9 @@ class GPipeImpl : public torch::nn::Module {
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
+  // Throws c10::ValueError if a layer was replaced, or something was registered, since the pipeline
+  // was made, which runs the layers that it was made of.
+  void check_layers() const;
   // As the constructor, of what the processes have agreed on.
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;

@@ -240,6 +240,55 @@ TEST(GPipeTest, ParametersAreTheModelsOwnUnderItsKeysWhateverTheBalance) {
   }
 }
 
+// Whichever call comes next says it, with the key: it would run other layers than
+// named_parameters() lists.
+TEST(GPipeTest, WhatIsRegisteredInItLaterIsAnErrorThatNamesIt) {
+  const auto changes = std::vector<std::pair<std::string, std::function<void(GPipe&)>>>{
+      {"layer 1 of the pipeline was replaced or unregistered (there is '1' now)",
+       [](GPipe& pipe) { pipe->replace_module("1", nn::Linear(4, 4)); }},
+      {"layer 0 of the pipeline was replaced or unregistered (there is '1' now)",
+       [](GPipe& pipe) { pipe->unregister_module("0"); }},
+      {"layer 1 of the pipeline was replaced or unregistered after",
+       [](GPipe& pipe) { pipe->unregister_module("1"); }},
+      {"the module 'extra' was registered",
+       [](GPipe& pipe) { pipe->register_module("extra", nn::Linear(4, 4)); }},
+      {"the parameter 'scale' was registered",
+       [](GPipe& pipe) { pipe->register_parameter("scale", torch::ones({4})); }},
+      {"the buffer 'mask' was registered",
+       [](GPipe& pipe) { pipe->register_buffer("mask", torch::ones({4})); }},
+  };
+  const torch::Tensor x = torch::randn({4, 4});
+  for (const auto& [text, change] : changes) {
+    SCOPED_TRACE(text);
+    GPipe pipe(nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)),
+               GPipeOptions({1, 1}).devices({torch::kCPU, torch::kCPU}));
+    change(pipe);
+    const auto refused = ::testing::ThrowsMessage<c10::ValueError>(::testing::HasSubstr(text));
+    const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
+    EXPECT_THAT([&] { pipe->forward(x); }, refused);
+    EXPECT_THAT([&] { pipe->step({x}, {}, loss); }, refused);
+    EXPECT_THAT([&] { pipe->evaluate({x}, {}, loss); }, refused);
+    EXPECT_THAT([&] { pipe->clip_grad_norm_(1); }, refused);
+    EXPECT_THAT([&] { (void)pipe->parameter_hash(); }, refused);
+    EXPECT_THAT([&] { (void)pipe->sequential(); }, refused);
+  }
+}
+
+TEST(GPipeTest, ListsAParameterOfSeveralLayersOnce) {
+  nn::BatchNorm1d norm(4);
+  struct UserImpl : nn::Module {
+    explicit UserImpl(nn::BatchNorm1d norm) : norm(register_module("norm", std::move(norm))) {}
+    torch::Tensor forward(const torch::Tensor& x) { return norm(x); }
+    nn::BatchNorm1d norm;
+  };
+  GPipe pipe(nn::Sequential(std::make_shared<UserImpl>(norm), nn::Tanh(),
+                            std::make_shared<UserImpl>(norm)),
+             GPipeOptions({2, 1}).devices({torch::kCPU, torch::kCPU}));
+  EXPECT_EQ(pipe->parameters().size(), 2U);
+  EXPECT_EQ(pipe->named_parameters().size(), 4U)
+      << "each under its own key, to be saved and loaded";
+}
+
 TEST(GPipeTest, GivesThePlainModelOfTheSameLayers) {
   auto model = two_layers();
   const torch::Tensor input = torch::rand({3, 4});

@@ -23,6 +23,7 @@
 #include "gpipe/internal/backward/split_backward.h"
 #include "gpipe/internal/backward/walk_visitor.h"
 #include "gpipe/internal/cell/fingerprint.h"
+#include "gpipe/internal/cell/layer_buffers.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
@@ -201,6 +202,7 @@ struct Cell {
     std::vector<Packet> inputs;
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
     GivenGenerators given;                  // to operators in its forward
+    std::vector<BufferValue> buffers;       // that forwards change, as they were before its own
     bool done = false;                      // the graph is there again, before its backward
   };
   std::optional<Recompute> recompute;

@@ -16,7 +16,7 @@
 #include <mutex>
 #include <utility>
 
-#include "gpipe/checkpoint.h"
+#include "gpipe/checkpoint_phase.h"
 #include "gpipe/internal/backward/node_kinds.h"
 #include "gpipe/internal/graphs/capture_watch.h"
 #include "gpipe/internal/graphs/graph_leaves.h"
@@ -282,8 +282,8 @@ void StageGraphs::begin_run(const std::vector<Layer>& layers) {
 
 StageGraphs::Entry* StageGraphs::entry_for(const RunContext& run, const std::vector<Packet>& inputs,
                                            bool has_loss, Key& places) {
-  Key kind = {is_checkpointing(),
-              is_recomputing(),
+  Key kind = {checkpoint_phase() == CheckpointPhase::kCheckpointing,
+              checkpoint_phase() == CheckpointPhase::kRecomputing,
               run.plan.record,
               has_loss,
               c10::InferenceMode::is_enabled(),
@@ -397,7 +397,7 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
   const auto may_repeat = [&] {
     if (run.plan.defer_batch_norm || !run.forwards_ascend[stage_]) return false;
     for (const at::Tensor& tensor : tensors_) {
-      if (run.tracked.is_shared(tensor)) return false;
+      if (run.tracked.must_wait(tensor)) return false;
     }
     const std::vector<Packet>& first = keep_inputs ? inputs : kept;
     for (const Packet& packet : first) {
@@ -496,7 +496,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
                                                                std::string& place) {
   auto slot = std::make_shared<Slot>();
   slot->places = std::move(places);
-  slot->has_backward = run.plan.record && !is_checkpointing();
+  slot->has_backward = run.plan.record && checkpoint_phase() != CheckpointPhase::kCheckpointing;
   place = "it";
   // What the log of updates takes must be known after each micro-batch.
   TORCH_CHECK(!run.plan.defer_batch_norm ||
@@ -504,7 +504,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
                                [&](const at::Tensor& t) { return run.tracked.counter(t); }),
               "batch norms are deferred");
   for (const at::Tensor& tensor : tensors_) {
-    TORCH_CHECK(!run.tracked.is_shared(tensor), "several stages share running statistics");
+    TORCH_CHECK(!run.tracked.must_wait(tensor), "several stages share running statistics");
     TORCH_CHECK(tensor.device() == device_, "a parameter or buffer is on ", tensor.device());
   }
   use_current_stream();

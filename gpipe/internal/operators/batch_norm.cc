@@ -1,10 +1,12 @@
 #include "gpipe/internal/operators/batch_norm.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/instance_norm.h>
 #include <ATen/ops/var_mean.h>
@@ -28,7 +30,10 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr int64_t kShared = -1;
+constexpr int64_t kShared = StatisticsUse::kSeveral;
+// Handles that a module's parent has of it, and a module of its buffer: as a child (a buffer), and
+// as a member.
+constexpr int64_t kOwnHandles = 2;
 constexpr char kCounterName[] = "num_batches_tracked";
 
 thread_local RunningStatisticsScope* current_scope = nullptr;
@@ -59,10 +64,69 @@ std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
   return as<torch::nn::BatchNorm3dImpl>(module);
 }
 
-// Moments over all dimensions except the channels, in double whatever the input's dtype is.
+// The sum of term(value) over `count` values, in double. Several sums side by side, because one
+// alone waits for each of its additions.
+template <typename Value, typename Term>
+double sum_of(const Value* values, int64_t count, int64_t stride, const Term& term) {
+  constexpr int64_t kSums = 8;
+  double sums[kSums] = {};
+  int64_t k = 0;
+  for (; k + kSums <= count; k += kSums) {
+    for (int64_t n = 0; n < kSums; ++n)
+      sums[n] += term(static_cast<double>(values[(k + n) * stride]));
+  }
+  for (; k < count; ++k) sums[0] += term(static_cast<double>(values[k * stride]));
+  for (int64_t n = 1; n < kSums; ++n) sums[0] += sums[n];
+  return sums[0];
+}
+
+// `input`: (N, C, ...), contiguous. The same for any number of threads.
+template <typename Value>
+void gather_on_cpu(const at::Tensor& input, double* means, double* spreads) {
+  const int64_t rows = input.size(0);
+  const int64_t channels = input.size(1);
+  const int64_t area = input.numel() / (rows * channels);
+  const Value* const values = input.const_data_ptr<Value>();
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / (rows * area));
+  at::parallel_for(0, channels, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      const auto sum = [&](const auto& term) {
+        if (area == 1) return sum_of(values + c, rows, channels, term);
+        double total = 0;
+        for (int64_t n = 0; n < rows; ++n) {
+          total += sum_of(values + (n * channels + c) * area, area, 1, term);
+        }
+        return total;
+      };
+      const double mean =
+          sum([](double value) { return value; }) / static_cast<double>(rows * area);
+      means[c] = mean;
+      spreads[c] = sum([mean](double value) { return (value - mean) * (value - mean); });
+    }
+  });
+}
+
+// Moments over all dimensions except the channels, in double whatever the input's dtype is. On the
+// CPU by loops of our own: LibTorch would first make a copy in double, and take several times as
+// long as the norm itself.
 void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.elements = input.numel() / input.size(1);
+  if (input.is_cpu() && input.layout() == c10::kStrided && !input.is_complex()) {
+    at::Tensor values = input.detach();
+    if (values.scalar_type() != at::kDouble) values = values.to(at::kFloat);
+    values = values.contiguous();
+    statistics.mean = at::empty({input.size(1)}, values.options().dtype(at::kDouble));
+    statistics.spread = at::empty_like(statistics.mean);
+    auto* const means = statistics.mean.mutable_data_ptr<double>();
+    auto* const spreads = statistics.spread.mutable_data_ptr<double>();
+    if (values.scalar_type() == at::kDouble) {
+      gather_on_cpu<double>(values, means, spreads);
+    } else {
+      gather_on_cpu<float>(values, means, spreads);
+    }
+    return;
+  }
   std::vector<int64_t> dims;
   for (int64_t d = 0; d < input.dim(); ++d) {
     if (d != 1) dims.push_back(d);
@@ -151,11 +215,13 @@ class UpdateKernel : public c10::OperatorKernel {
     }
     op.redispatchBoxed(after_interception(keys), stack);
     if (scope->policy() == RunningStatistics::kKeep) return;
-    if (input.numel() == 0) {
+    const bool is_plain = scope->policy() == RunningStatistics::kUpdate;
+    if (input.numel() == 0 && !(is_plain && by_instance_)) {
       // There is nothing to update with, but a counter that was raised just before still counts.
-    } else if (scope->policy() == RunningStatistics::kUpdate) {
+    } else if (is_plain) {
       statistics.input = copy_of(input);
-      statistics.instances = by_instance_ ? input.size(0) : 0;
+      // LibTorch's instance norm makes an update even of no rows: of values that are not numbers.
+      statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
     } else if (by_instance_) {
       gather_instances(input, statistics);
     } else {
@@ -213,34 +279,44 @@ void intercept() {
 
 }  // namespace
 
-void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
+void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer, bool held) {
+  modules_.emplace_back();
+  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
+    const auto handles = static_cast<int64_t>(buffer.value().use_count()) - 1;  // but this one
+    own(stage, buffer.value(), held || handles > kOwnHandles);
+    if (buffer.key() == kCounterName) {
+      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
+    }
+  }
   if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
     for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
-      own(stage, *tensor);
+      own(stage, *tensor, /*held=*/true);
     }
     if (norm->counter.defined()) {
       Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
       counter.cumulative = counter.cumulative || norm->cumulative;
     }
   }
-  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
-    own(stage, buffer.value());
-    if (buffer.key() == kCounterName) {
-      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
-    }
-  }
   for (const std::shared_ptr<torch::nn::Module>& child : layer.children()) {
-    if (child != nullptr) add(stage, *child);
+    if (child == nullptr) continue;
+    const int64_t handles = child.use_count() - 1;  // but this one
+    add(stage, *child, held || handles > kOwnHandles);
   }
 }
 
-void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool held) {
   if (!tensor.defined()) return;
-  alive_.push_back(tensor);
+  modules_.back().push_back(tensor);  // alive
   const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
   if (memory == nullptr) return;
-  int64_t& owner = stages_.try_emplace(memory, stage).first->second;
-  if (owner != stage) owner = kShared;
+  const auto [place, fresh] =
+      owners_.try_emplace(memory, Owner{stage, /*alone=*/true, modules_.size() - 1});
+  Owner& owner = place->second;
+  if (owner.stage != stage) owner.stage = kShared;
+  if (!fresh || use_ == nullptr) return;
+  std::optional<int64_t> known = use_->stage_of(tensor);
+  if (!known && !held) known = use_->note(stage, tensor);
+  owner.alone = known == stage;
 }
 
 const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
@@ -249,9 +325,35 @@ const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& t
 }
 
 bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
-  if (stages_.empty()) return false;
-  const auto found = stages_.find(storage_of(tensor));
-  return found != stages_.end() && found->second == kShared;
+  if (owners_.empty()) return false;
+  const auto found = owners_.find(storage_of(tensor));
+  return found != owners_.end() && found->second.stage == kShared;
+}
+
+bool TrackedStatistics::must_wait(const at::Tensor& tensor) const {
+  if (owners_.empty()) return false;
+  const auto found = owners_.find(storage_of(tensor));
+  return found != owners_.end() && (found->second.stage == kShared || !found->second.alone);
+}
+
+bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const {
+  if (!several_stages_ || storage_of(tensor) == nullptr) return false;
+  if (must_wait(tensor)) return true;
+  if (use_ == nullptr) return false;
+  // What no layer has registered may also be a temporary of a layer's own, for this update alone.
+  const auto found = owners_.find(storage_of(tensor));
+  const bool is_registered = found != owners_.end();
+  if (is_registered && found->second.stage == stage) return false;
+  const bool is_late = use_->note(stage, tensor) != stage;
+  if (is_late && is_registered) {
+    for (const at::Tensor& other : modules_[found->second.module]) (void)use_->note(stage, other);
+  }
+  TORCH_CHECK(
+      !is_late, "stage ", stage,
+      " updates running statistics of a norm that another stage updates, too, ",
+      is_registered ? "for the first time" : "and that no layer has registered",
+      ", so that they depend on timing. Register the norm (register_module) in both layers");
+  return false;
 }
 
 void StatisticsLog::count(const Place& place, const at::Tensor& counter, bool cumulative,
@@ -448,6 +550,19 @@ void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
   }
 }
 
+void StatisticsLog::note_use(const std::vector<StatisticsLog>& stages, StatisticsUse& use) {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const auto note = [&](const Entry& entry) {
+      for (const at::Tensor* tensor :
+           {&entry.counter, &entry.statistics.running_mean, &entry.statistics.running_var}) {
+        if (tensor->defined()) (void)use.note(static_cast<int64_t>(stage), *tensor);
+      }
+    };
+    for (const Entry& entry : stages[stage].entries_) note(entry);
+    if (stages[stage].counted_) note(*stages[stage].counted_);
+  }
+}
+
 std::vector<bool> StatisticsLog::updated(const std::vector<StatisticsLog>& stages,
                                          const std::vector<at::Tensor>& buffers) {
   std::vector<bool> updated(buffers.size(), false);
@@ -483,11 +598,12 @@ void StatisticsLog::commit(std::vector<StatisticsLog>& stages) {
 
 RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
                                                const TrackedStatistics& tracked, StatisticsLog* log,
-                                               int64_t micro_batch, bool any_order)
+                                               int64_t micro_batch, bool any_order, int64_t stage)
     : policy_(policy),
       tracked_(tracked),
       log_(log),
       place_{micro_batch, /*layer=*/-1, policy == RunningStatistics::kDefer, any_order},
+      stage_(stage),
       former_(current_scope) {
   intercept();
   current_scope = this;
@@ -504,17 +620,32 @@ RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope
 bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
   const TrackedStatistics::Counter* known = tracked_.counter(counter);
   if (known == nullptr) return false;
-  if (updates_at_once() && !tracked_.is_shared(counter)) return false;
+  if (updates_at_once() && !tracked_.must_wait(stage_, counter)) {
+    updated_.push_back(counter.unsafeGetTensorImpl());
+    return false;
+  }
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
   return true;
 }
 
 bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
-                                          const at::Tensor& running_var) const {
+                                          const at::Tensor& running_var) {
+  if (!updates_at_once()) return true;
   // If a counter was logged, its update must be logged too, because its momentum may depend on the
   // counter.
-  return !updates_at_once() || tracked_.is_shared(running_mean) ||
-         tracked_.is_shared(running_var) || log_->counts(place_);
+  if (tracked_.must_wait(stage_, running_mean) || tracked_.must_wait(stage_, running_var) ||
+      log_->counts(place_)) {
+    return true;
+  }
+  for (const at::Tensor* tensor : {&running_mean, &running_var}) {
+    if (tensor->defined()) updated_.push_back(tensor->unsafeGetTensorImpl());
+  }
+  return false;
+}
+
+bool RunningStatisticsScope::has_updated(const at::Tensor& tensor) const {
+  return std::find(updated_.begin(), updated_.end(), tensor.unsafeGetTensorImpl()) !=
+         updated_.end();
 }
 
 void RunningStatisticsScope::update(StatisticsLog::Statistics statistics) {

@@ -1,8 +1,9 @@
 // Running statistics: how they are updated when a mini-batch passes a norm in micro-batches.
 //
 // - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
-//   not update them again. Statistics that several stages share are not updated while the stages
-//   run, because that would be a race; those of a stage whose forwards a schedule runs out of order
+//   not update them again. Statistics that several stages share, or may share (StatisticsUse), are
+//   not updated while the stages run, because that would be a race; those of a stage whose forwards
+//   a schedule runs out of order
 //   are not, because the later of two updates counts more. Their updates are logged, and committed
 //   after the run in the loop's order. The log has a copy of each input of the norms that use them,
 //   so it takes memory for a whole mini-batch.
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/operators/statistics_use.h"
 
 namespace gpipe::internal {
 
@@ -41,10 +43,13 @@ namespace gpipe::internal {
 // no new tensor is taken for one of them.
 class TrackedStatistics {
  public:
-  explicit TrackedStatistics(int64_t stages) : several_stages_(stages > 1) {}
+  // `use`: what earlier runs have shown; null: each stage updates what it has registered.
+  explicit TrackedStatistics(int64_t stages, StatisticsUse* use = nullptr)
+      : several_stages_(stages > 1), use_(use) {}
 
-  // Adds those of `layer`, which belongs to `stage`, and of the modules in it.
-  void add(int64_t stage, torch::nn::Module& layer);
+  // Adds those of `layer`, which belongs to `stage`, and of the modules in it. `held`: others than
+  // the model have a handle of the layer, and may use what is in it.
+  void add(int64_t stage, torch::nn::Module& layer, bool held = false);
 
   struct Counter {
     bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
@@ -55,13 +60,26 @@ class TrackedStatistics {
   // Whether modules of several stages have it, or another tensor with its memory.
   bool is_shared(const at::Tensor& tensor) const;
 
+  // Whether updates must not be made before the run has ended, because another stage than the one
+  // that has registered it makes some, too, or might.
+  bool must_wait(const at::Tensor& tensor) const;
+  // As must_wait(), for an update that `stage` is about to make. Throws c10::Error if it turns out
+  // only now that several stages make some.
+  bool must_wait(int64_t stage, const at::Tensor& tensor) const;
+
  private:
-  void own(int64_t stage, const at::Tensor& tensor);
+  struct Owner {
+    int64_t stage;  // StatisticsUse::kSeveral: several have registered it
+    bool alone;     // no other stage updates it
+    size_t module;  // in modules_
+  };
+  void own(int64_t stage, const at::Tensor& tensor, bool held);
 
   bool several_stages_;
+  StatisticsUse* use_;
   absl::flat_hash_map<const c10::TensorImpl*, Counter> counters_;
-  absl::flat_hash_map<const c10::StorageImpl*, int64_t> stages_;  // kShared: several
-  std::vector<at::Tensor> alive_;
+  absl::flat_hash_map<const c10::StorageImpl*, Owner> owners_;
+  std::vector<std::vector<at::Tensor>> modules_;  // what each has
 };
 
 // Updates that are to be made after the run.
@@ -112,6 +130,9 @@ class StatisticsLog {
   static void add_numbers(std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers,
                           const std::vector<double>& numbers);
+  // After a run: notes which stages make the updates that follow.
+  static void note_use(const std::vector<StatisticsLog>& stages, StatisticsUse& use);
+
   // [buffer] Whether the logs will update it.
   static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
                                    const std::vector<at::Tensor>& buffers);
@@ -152,7 +173,8 @@ class RunningStatisticsScope {
  public:
   // `log` may be null with kKeep. `any_order`: the forwards of this stage do not ascend.
   RunningStatisticsScope(RunningStatistics policy, const TrackedStatistics& tracked,
-                         StatisticsLog* log, int64_t micro_batch, bool any_order = false);
+                         StatisticsLog* log, int64_t micro_batch, bool any_order = false,
+                         int64_t stage = 0);
   ~RunningStatisticsScope();
   RunningStatisticsScope(const RunningStatisticsScope&) = delete;
   RunningStatisticsScope& operator=(const RunningStatisticsScope&) = delete;
@@ -166,9 +188,12 @@ class RunningStatisticsScope {
   // Whether the addition must not be made now.
   bool takes_count(const at::Tensor& counter, const c10::Scalar& by);
   // Whether the update of these two must not be made now.
-  bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var) const;
+  bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var);
   RunningStatistics policy() const { return policy_; }
   void update(StatisticsLog::Statistics statistics);
+
+  // Whether an operator has made an update of it here.
+  bool has_updated(const at::Tensor& tensor) const;
 
  private:
   // Whether the module itself makes the update, unless stages share what is updated.
@@ -180,6 +205,8 @@ class RunningStatisticsScope {
   const TrackedStatistics& tracked_;
   StatisticsLog* log_;
   StatisticsLog::Place place_;
+  int64_t stage_;
+  std::vector<const c10::TensorImpl*> updated_;
   RunningStatisticsScope* former_;
 };
 

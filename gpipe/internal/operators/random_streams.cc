@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "gpipe/checkpoint.h"
+#include "gpipe/checkpoint_phase.h"
 #include "gpipe/internal/threads/default_generators.h"
 #include "interception/interception.h"
 
@@ -174,7 +174,8 @@ void without_repetition(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      find_argument(op, *stack, "dropout")->toDouble() > 0;
   const RandomStreams* const draws = RandomStreams::current();
   if (drops && draws != nullptr) draws->check_not_recording("a state of the operator's own");
-  TORCH_CHECK(!(drops && is_checkpointing()), op.operator_name().name,
+  TORCH_CHECK(!(drops && checkpoint_phase() == CheckpointPhase::kCheckpointing),
+              op.operator_name().name,
               " draws its dropout from a state of its own, so the recompute of a checkpointed "
               "micro-batch could not drop the same and would give wrong gradients. Set the "
               "recurrent layer's dropout to 0 and put torch::nn::Dropout between single layers, or "
@@ -295,11 +296,12 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
   check_not_recording("a generator of a layer's own");
   ++given_draws_;
   if (given_ == nullptr) return generator;
-  if (is_checkpointing()) {
+  if (checkpoint_phase() == CheckpointPhase::kCheckpointing) {
     at::Generator same = generator;  // another handle
     const std::lock_guard<std::mutex> lock(same.mutex());
     given_->states.push_back(same.clone());
-  } else if (is_recomputing() && given_->next < given_->states.size()) {
+  } else if (checkpoint_phase() == CheckpointPhase::kRecomputing &&
+             given_->next < given_->states.size()) {
     const at::Generator& state = given_->states[given_->next++];
     // A copy: a graph that is kept is recomputed again.
     if (state.device() == generator.device()) return state.clone();

@@ -32,6 +32,7 @@
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/processes/late_registrations.h"
+#include "gpipe/internal/operators/statistics_use.h"
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/tie_copies.h"
 #include "gpipe/internal/run/device_ties.h"
@@ -171,7 +172,7 @@ class Pipeline {
   std::exception_ptr describe(const RunFailure& failure);
 
   // Makes the updates of running statistics that the run has left.
-  void commit_statistics(Pass& pass) const;
+  void commit_statistics(Pass& pass);
   // What a step and an evaluation ask of a schedule, and of a model under check_finite.
   // `gradients`: whether it will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
@@ -201,6 +202,9 @@ class Pipeline {
   std::vector<Action> actions_;       // [stage] the last that began; its worker's
   std::deque<StageWork> works_;       // [stage]
   std::vector<c10::Device> devices_;  // [stage]
+  // [stage][layer] Whether the caller, or another layer, has a handle of it.
+  std::vector<std::vector<bool>> held_;
+  StatisticsUse statistics_use_;
   // [stage] The first stage of this process on the same device.
   std::vector<int64_t> first_on_device_;
   Transfers transfers_;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "gpipe/checkpoint.h"
+#include "gpipe/checkpoint_phase.h"
 #include "gpipe/internal/boundary/arriving.h"
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
@@ -69,6 +69,7 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
 void Stage::begin_run() {
   handed_over_.clear();
   early_recompute_.reset();
+  buffers_.begin_run();
   if (graphs_ != nullptr) graphs_->begin_run(layers_);
 }
 
@@ -138,7 +139,9 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   graph.begin();
   for (size_t position = 0; position < layers_.size(); ++position) {
     draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
+    phase_questions() = {};
     value = run_layer(static_cast<int64_t>(position), std::move(value));
+    buffers_.note_questions(position, phase_questions());
     if (keep_inputs) check_kept(index_, inputs, "while it is checkpointed", layer_name);
     read_only.check(layer_name);
     if (run.check_finite) check_finite_layer(position, value, tracker);
@@ -231,23 +234,34 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   has_loss_ = has_loss_ || (plan.record && loss != nullptr);
   Result result;
   GivenGenerators given;
+  std::optional<std::vector<BufferValue>> buffers;
+  LayerBuffers::Others others = others_in(run);
+  if (recomputes) buffers_.begin_forward(layers_, others);
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
         statistics, plan.number_of(micro_batch),
-        /*any_order=*/!run.forwards_ascend[index_] || plan.in_replicas);
+        /*any_order=*/!run.forwards_ascend[index_] || plan.in_replicas, index_);
     // A checkpointed cell records too, and drops the graph at once. Only then does it run exactly
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
     result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
                         recomputes ? &given : nullptr);
+    if (recomputes) {
+      running_layer_ = -1;
+      others.is_updated = [&](const at::Tensor& buffer) {
+        return statistics_scope.has_updated(buffer);
+      };
+      buffers = buffers_.end_forward(layers_, others, later_check(run));
+    }
   }
   std::vector<Packet> outputs =
       leave(boundary_, plan, result, handed_over_, [this] { return current_layer(); });
-  if (recomputes && any_needs_grad(outputs)) {
-    cell.recompute =
-        Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given), false};
+  // What cannot be recomputed keeps its graph: a layer has changed a buffer for the first time.
+  if (buffers && any_needs_grad(outputs)) {
+    cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
+                                     *std::move(buffers), false};
     result.graph = CellGraph();
   } else {
     inputs.clear();
@@ -276,9 +290,11 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   RunningStatisticsScope statistics(RunningStatistics::kKeep, run.tracked, nullptr,
                                     run.plan.number_of(micro_batch));
   kept.given.next = 0;
+  buffers_.begin_recompute(layers_, kept.buffers, others_in(run));
   Result result = run_layers(run, micro_batch, run.keep_graph ? copy : kept.inputs,
                              /*keep_inputs=*/false, &kept.given);
   check_recomputed(run, fingerprints_of(result), kept.fingerprints);
+  buffers_.check_recompute(layers_, later_check(run));
   recomputing_ = false;
   return std::move(result.graph);
 }
@@ -287,9 +303,23 @@ void Stage::recompute_early(const RunContext& run, int64_t micro_batch, Cell& ce
   if (!cell.recompute || cell.recompute->done) return;
   early_recompute_ = static_cast<int32_t>(micro_batch);
   RandomStreamsScope draws_scope(&draws_, nullptr);
+  PutBuffersBack put_back(buffers_, layers_);
   cell.graph = recompute(run, micro_batch, *cell.recompute);
+  put_back.finish();
   cell.recompute->done = true;
   early_recompute_.reset();
+}
+
+LayerBuffers::Others Stage::others_in(const RunContext& run) const {
+  return {{}, [&run](const at::Tensor& buffer) {
+            return !run.on_caller && run.tracked.is_shared(buffer);
+          }};
+}
+
+LayerBuffers::Later Stage::later_check(const RunContext& run) const {
+  return [this, &run](const at::Tensor& differs) {
+    run.late_checks.add(index_, differs, run.transfers);
+  };
 }
 
 void Stage::check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,

@@ -26,6 +26,7 @@
 #include "gpipe/internal/boundary/ports.h"
 #include "gpipe/internal/cell/cell.h"
 #include "gpipe/internal/cell/fingerprint.h"
+#include "gpipe/internal/cell/layer_buffers.h"
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/batch_norm.h"
@@ -123,6 +124,8 @@ class Stage {
                      bool keep_inputs, GivenGenerators* given);
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
   void add_outputs(Result& result) const;
+  // The layers' buffers are to be put back by end_recompute(), when the graph is not needed any
+  // more.
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
@@ -138,6 +141,8 @@ class Stage {
   // Throws c10::ValueError for what the layer at `position` has made that is not finite.
   void check_finite_layer(size_t position, torch::nn::AnyValue& value,
                           const skip::Tracker& tracker) const;
+  LayerBuffers::Others others_in(const RunContext& run) const;
+  LayerBuffers::Later later_check(const RunContext& run) const;
   void check_recomputed(const RunContext& run, const std::vector<Fingerprint>& now,
                         const std::vector<Fingerprint>& in_forward);
 
@@ -146,6 +151,7 @@ class Stage {
   Boundary boundary_;
   std::vector<Layer> layers_;
   std::vector<at::Tensor> ties_;
+  LayerBuffers buffers_;
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
   bool has_loss_ = false;                // a loss was computed here

@@ -226,6 +226,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
   Backward backward(*this, run, micro_batch, task);
+  PutBuffersBack put_back(buffers_, layers_);
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
@@ -238,6 +239,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
                                                    task.part, backward, running_layer_);
+  put_back.finish();
   groups.check_first_half();
   backward.hand_over_requested();
   if (task.part != BackwardPart::kWeights) send_ties(run, result, *task.leaf_sums);

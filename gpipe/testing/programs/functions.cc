@@ -527,24 +527,52 @@ struct TiedUse : torch::nn::Module, TiedLayer {
   std::vector<size_t> named;
 };
 
-// The user's own running statistics: a buffer that the layer changes in each first run.
-Layer moving_average() {
+// What users' layers keep in a buffer and change in each forward. Some ask whether they are run
+// once more; of the others the pipeline puts it back.
+Layer with_state(Random& random) {
+  struct State {
+    const char* text;
+    bool asks;
+    bool counts;  // only calls
+    int64_t size;
+    double use;  // how much of it goes into the output
+  };
+  static constexpr State kStates[] = {
+      {"if (!is_recomputing()) m.mul_(0.9).add_(x.detach().mean(), 0.1); return x * 1;", true,
+       false, 1, 0},
+      {"m.mul_(0.9).add_(x.detach().mean(), 0.1); return x * 1;", false, false, 1, 0},
+      {"m.add_(1); return x * 1;", false, true, 1, 0},
+      {"m.mul_(0.9).add_(x.detach().mean(), 0.1); return x + 1e-5 * m.clone().select(0, 0);", false,
+       false, 1, 1e-5},
+      {"m.mul_(0.9).add_(x.detach().mean(), 0.1); return x * m.clone().select(0, 0);", false, false,
+       2000, 1},
+  };
+  const State& state = kStates[pick(random, 0, std::size(kStates) - 1)];
   Layer layer;
   layer.text =
-      "[m = buffer(0)](Tensor x) { if (!is_recomputing()) m.mul_(0.9).add_(x.detach().mean(), "
-      "0.1); return x * 1; }";
-  layer.make = [](Workshop&) {
-    Tensor average = at::zeros({});
+      "[m = buffer({" + std::to_string(state.size) + "})](Tensor x) { " + state.text + " }";
+  layer.make = [state](Workshop&) {
+    const Tensor buffer = at::zeros({state.size});
     torch::nn::AnyModule module =
-        function_module(ValueKind::kTensor, ValueKind::kTensor, [average](Tensors v) mutable {
-          if (!is_recomputing()) {
+        function_module(ValueKind::kTensor, ValueKind::kTensor, [buffer, state](Tensors v) {
+          if (!state.asks || !is_recomputing()) {
             c10::NoGradGuard no_grad;
-            average.mul_(0.9).add_(v[0].detach().mean(), 0.1);
+            if (state.counts) {
+              buffer.add_(1);
+            } else {
+              buffer.mul_(0.9).add_(v[0].detach().mean(), 0.1);
+            }
           }
-          v[0] = v[0] * 1;
+          if (state.use == 0) {
+            v[0] = v[0] * 1;
+          } else if (state.use == 1) {
+            v[0] = v[0] * buffer.clone().select(0, 0);
+          } else {
+            v[0] = v[0] + buffer.clone().select(0, 0) * state.use;
+          }
           return v;
         });
-    module.ptr()->register_buffer("average", average);
+    module.ptr()->register_buffer("state", buffer);
     return module;
   };
   layer.fresh = true;
@@ -608,8 +636,8 @@ void register_parameters(torch::nn::Module& module, const LayerParameters& tenso
 }
 
 std::optional<Draw> draw_function(const State& state, Random& random) {
-  if (state.kind == ValueKind::kTensor && once_in(random, 40)) {
-    return Draw{moving_average(), nullptr};
+  if (state.kind == ValueKind::kTensor && once_in(random, 20)) {
+    return Draw{with_state(random), nullptr};
   }
   if (state.kind == ValueKind::kTensor && once_in(random, 40)) {
     return Draw{counting_output_hook(state.next_number), [](State& after) { ++after.next_number; }};

@@ -326,6 +326,280 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   }
 }
 
+// --- buffers that layers write themselves
+
+// A layer that writes its buffers in `write`, and gives what `use` makes of its input and them.
+struct WriterImpl : nn::Module {
+  using Write = std::function<void(WriterImpl&, const Tensor&)>;
+  using Use = std::function<Tensor(WriterImpl&, const Tensor&)>;
+  WriterImpl(std::vector<Tensor> buffers, Write write, Use use)
+      : write(std::move(write)), use(std::move(use)) {
+    inner = register_module("inner", std::make_shared<nn::Module>());
+    for (size_t k = 0; k < buffers.size(); ++k) {
+      // Every second one in a nested module.
+      nn::Module& owner = k % 2 == 0 ? *inner : static_cast<nn::Module&>(*this);
+      own.push_back(owner.register_buffer("b" + std::to_string(k), buffers[k]));
+    }
+    linear = register_module("linear", nn::Linear(kWidth, kWidth));
+  }
+  Tensor forward(const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      write(*this, x.detach());
+    }
+    return use(*this, linear(x));
+  }
+  Write write;
+  Use use;
+  std::shared_ptr<nn::Module> inner;
+  std::vector<Tensor> own;
+  nn::Linear linear{nullptr};
+};
+TORCH_MODULE(Writer);
+
+Tensor as_it_is(WriterImpl& /*self*/, const Tensor& x) { return x; }
+
+struct WritingLayer {
+  std::string name;
+  std::function<Writer()> make;
+};
+
+std::vector<WritingLayer> writing_layers() {
+  const auto zeros = [](std::vector<int64_t> shape, at::ScalarType type = at::kFloat) {
+    return torch::zeros(shape, type);
+  };
+  const auto add = [&](std::vector<WritingLayer>& to, std::string name, auto buffers,
+                       WriterImpl::Write write, WriterImpl::Use use) {
+    to.push_back({std::move(name), [=] { return Writer(buffers(), write, use); }});
+  };
+  std::vector<WritingLayer> all;
+  const auto average = [](WriterImpl& self, const Tensor& x) {
+    self.own[0].mul_(0.9).add_(x.mean(0), 0.1);
+  };
+  add(
+      all, "counter", [=] { return std::vector<Tensor>{zeros({}, at::kLong)}; },
+      [](WriterImpl& self, const Tensor&) { self.own[0].add_(1); }, as_it_is);
+  add(
+      all, "counter written past LibTorch",
+      [=] { return std::vector<Tensor>{zeros({}, at::kLong)}; },
+      [](WriterImpl& self, const Tensor&) { ++*self.own[0].mutable_data_ptr<int64_t>(); },
+      as_it_is);
+  add(
+      all, "every second call",
+      [=] {
+        return std::vector<Tensor>{zeros({}, at::kLong), zeros({})};
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        self.own[0].add_(1);
+        if (self.own[0].item<int64_t>() % 2 == 0) self.own[1].add_(x.mean());
+      },
+      as_it_is);
+  add(
+      all, "average", [=] { return std::vector<Tensor>{zeros({kWidth})}; }, average, as_it_is);
+  add(
+      all, "large average",
+      [=] {
+        return std::vector<Tensor>{zeros({400, kWidth})};
+      },
+      average, as_it_is);
+  add(
+      all, "average that the output needs", [=] { return std::vector<Tensor>{zeros({kWidth})}; },
+      average, [](WriterImpl& self, const Tensor& x) { return x + self.own[0] * 1e-5; });
+  add(
+      all, "set_", [=] { return std::vector<Tensor>{zeros({kWidth})}; },
+      [](WriterImpl& self, const Tensor& x) { self.own[0].set_(self.own[0] + x.mean(0)); },
+      as_it_is);
+  add(
+      all, "set_data",
+      [=] {
+        return std::vector<Tensor>{zeros({400, kWidth})};
+      },
+      [](WriterImpl& self, const Tensor& x) { self.own[0].set_data(self.own[0] + x.mean(0)); },
+      as_it_is);
+  add(
+      all, "grows", [=] { return std::vector<Tensor>{zeros({0})}; },
+      [](WriterImpl& self, const Tensor& x) {
+        self.own[0].set_data(torch::cat({self.own[0], x.mean().view(1)}));
+      },
+      as_it_is);
+  add(
+      all, "two views of one memory",
+      [=] {
+        const Tensor both = zeros({2, kWidth});
+        return std::vector<Tensor>{both[0], both[1], both};
+      },
+      [](WriterImpl& self, const Tensor& x) { self.own[2].mul_(0.5).add_(x.mean(0)); }, as_it_is);
+  // A spectral norm's power iteration: the output hardly shows the vector.
+  add(
+      all, "power iteration", [=] { return std::vector<Tensor>{torch::ones({kWidth})}; },
+      [](WriterImpl& self, const Tensor&) {
+        const Tensor next = self.linear->weight.t().mv(self.linear->weight.mv(self.own[0]));
+        self.own[0].copy_(next / next.norm());
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        return x / self.linear->weight.mv(self.own[0].clone()).norm();
+      });
+  add(
+      all, "running maximum", [=] { return std::vector<Tensor>{torch::full({}, 0.01)}; },
+      [](WriterImpl& self, const Tensor& x) {
+        self.own[0].copy_(torch::maximum(self.own[0] * 0.99999, x.abs().max()));
+      },
+      [](WriterImpl& self, const Tensor& x) { return x / self.own[0].clone(); });
+  add(
+      all, "a cache that is filled anew",
+      [=] {
+        return std::vector<Tensor>{zeros({400, kWidth})};
+      },
+      [](WriterImpl& self, const Tensor&) {
+        self.own[0].copy_(torch::eye(kWidth).repeat({67, 1}).narrow(0, 0, 400));
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        return x * (self.own[0].narrow(0, 0, x.size(0)) + 1);
+      });
+  add(
+      all, "a cache for the longest",
+      [=] {
+        return std::vector<Tensor>{zeros({0, kWidth})};
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        if (self.own[0].size(0) < x.size(0)) self.own[0].set_data(torch::ones({x.size(0), kWidth}));
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        return x * self.own[0].narrow(0, 0, x.size(0)).clone();
+      });
+  add(
+      all, "asks",
+      [=] {
+        return std::vector<Tensor>{zeros({}, at::kLong), zeros({kWidth})};
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        if (is_recomputing()) return;
+        self.own[0].add_(1);
+        self.own[1].add_(x.mean(0));
+      },
+      as_it_is);
+  add(
+      all, "counts where it is not dropped",
+      [=] { return std::vector<Tensor>{zeros({}, at::kLong)}; },
+      [](WriterImpl& self, const Tensor&) {
+        if (!is_checkpointing()) self.own[0].add_(1);
+      },
+      as_it_is);
+  return all;
+}
+
+// Gradients and buffers are those of the loop, in the first step and in later ones.
+TEST(Recompute, LeavesBuffersThatLayersWriteAsTheLoopDoes) {
+  at::set_num_threads(1);
+  for (const WritingLayer& writing : writing_layers()) {
+    for (const Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast}) {
+      for (const char* schedule : {"1f1b", "gpipe", "forward"}) {
+        SCOPED_TRACE(writing.name + ", " + to_text(mode) + ", " + schedule);
+        const auto make = [&] {
+          testing::manual_seed(5);
+          return nn::Sequential(writing.make(), nn::Tanh(), writing.make(),
+                                nn::Linear(kWidth, kWidth));
+        };
+        const nn::Sequential plain = make();
+        PlainModel loop(plain, 4);
+        GPipe pipe(make(), cpu_options({2, 2}).chunks(4).checkpoint(mode));
+        for (int call = 0; call < 3; ++call) {
+          testing::manual_seed(100 + call);
+          const Tensor x = torch::randn({8, kWidth});
+          const Tensor target = torch::randn({8, kWidth});
+          if (schedule == std::string("forward")) {
+            loop.forward_backward({x}, {target}, square_loss);
+            square_loss({pipe->forward(x)}, {target}).backward();
+          } else {
+            const bool fill_drain = schedule == std::string("gpipe");
+            loop.step({x}, {target}, square_loss,
+                      fill_drain ? BackwardOrder::kDescending : BackwardOrder::kAscending);
+            StepOptions options;
+            if (fill_drain) options.schedule(Schedule::gpipe);
+            pipe->step({x}, {target}, square_loss, options);
+          }
+          const auto buffers = pipe->named_buffers();
+          for (const auto& item : plain->named_buffers()) {
+            EXPECT_THAT(*buffers.find(item.key()), EqualsBitwise(item.value())) << item.key();
+          }
+          const auto parameters = pipe->named_parameters();
+          for (const auto& item : plain->named_parameters()) {
+            EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()))
+                << item.key();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Nothing is lost by the error: the buffers are what they were before the recompute.
+TEST(Recompute, NamesABufferThatItCannotPutBack) {
+  struct Case {
+    std::string name;
+    std::string text;
+    std::function<Tensor(WriterImpl&, const Tensor&)> use;
+    WriterImpl::Write write = [](WriterImpl&, const Tensor&) {};
+  };
+  const std::vector<Case> cases = {
+      {"asked and yet changed", "a recompute has changed the buffer '0.inner.b0' (layer 0)",
+       [](WriterImpl& self, const Tensor& x) {
+         const torch::NoGradGuard no_grad;
+         self.own[0].add_(is_recomputing() ? 2 : 1);
+         return x;
+       }},
+      {"another tensor registered", "a recompute has replaced a buffer",
+       [reference = static_cast<Tensor*>(nullptr)](WriterImpl& self, const Tensor& x) mutable {
+         if (reference == nullptr) reference = &self.register_buffer("late", torch::zeros({1}));
+         *reference = *reference + 1;
+         return x;
+       }},
+      {"changed by the backward, too", "a backward has changed the buffer '0.inner.b0'",
+       [](WriterImpl& self, const Tensor& x) {
+         x.register_hook([buffer = self.own[0]](const Tensor&) { buffer.add_(1); });
+         return x;
+       },
+       [](WriterImpl& self, const Tensor&) { self.own[0].add_(1); }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    Writer writer(std::vector<Tensor>{torch::zeros({kWidth}), torch::zeros({1})}, each.write,
+                  each.use);
+    GPipe pipe(nn::Sequential(writer, nn::Tanh()),
+               cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    EXPECT_THAT(([&] {
+                  pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
+                }),
+                ThrowsMessage<c10::Error>(AllOf(HasSubstr(each.text), HasSubstr("kNever"))));
+  }
+}
+
+TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
+  const Tensor shared = torch::zeros({kWidth});
+  const auto write = [](WriterImpl& self, const Tensor& x) { self.own[0].add_(x.mean(0)); };
+  const auto make = [&] { return Writer(std::vector<Tensor>{shared}, write, as_it_is); };
+  GPipe pipe(nn::Sequential(make(), make()),
+             cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+  EXPECT_THAT(
+      ([&] {
+        pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
+      }),
+      ThrowsMessage<c10::Error>(AllOf(HasSubstr("inner.b0"), HasSubstr("of another stage"))));
+}
+
+TEST(Recompute, ABufferThatAHookCountsInStaysTheHooks) {
+  Writer writer(
+      std::vector<Tensor>{torch::zeros({}, at::kLong)}, [](WriterImpl&, const Tensor&) {},
+      [](WriterImpl& self, const Tensor& x) {
+        x.register_hook([buffer = self.own[0]](const Tensor&) { buffer.add_(1); });
+        return x;
+      });
+  GPipe pipe(nn::Sequential(writer, nn::Tanh()),
+             cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+  pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
+  EXPECT_EQ(writer->own[0].item<int64_t>(), 3);
+}
+
 // What a stage hands on may be of any type, and its values may lie anyhow.
 TEST(Recompute, OfALayerWithAStateIsAnErrorInEveryTypeAndLayout) {
   struct Case {

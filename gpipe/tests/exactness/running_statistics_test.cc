@@ -156,6 +156,37 @@ std::vector<Sample> samples() {
                       };
                       return nn::Sequential(twice(), nn::Tanh(), twice(), nn::Tanh());
                     }});
+  // Later stages use it without having registered it, as chapter 3 has it for tied weights.
+  result.push_back(
+      {"ByHandle", [](Momentum momentum, bool behind) {
+         auto norm = batch_norm(momentum);
+         auto other = batch_norm(momentum);
+         const Call call = [norm](const torch::Tensor& x) mutable { return norm->forward(x); };
+         return nn::Sequential(block(norm, behind), block(other, behind),
+                               Block(std::vector<std::shared_ptr<nn::Module>>{}, call, 2, behind),
+                               Block(std::vector<std::shared_ptr<nn::Module>>{}, call, 1, behind));
+       }});
+  result.push_back({"ByTensors", [](Momentum momentum, bool behind) {
+                      auto norm = batch_norm(momentum);
+                      const Call call = [norm](const torch::Tensor& x) {
+                        return at::batch_norm(x, {}, {}, norm->running_mean, norm->running_var,
+                                              norm->is_training(), 0.3, 1e-5, false);
+                      };
+                      auto user = [&] {
+                        return Block(std::vector<std::shared_ptr<nn::Module>>{}, call, 1, behind);
+                      };
+                      return nn::Sequential(block(norm, behind), user(), nn::Tanh(), user());
+                    }});
+  result.push_back({"ByHandleOfALayer", [](Momentum momentum, bool behind) {
+                      Block first = block(batch_norm(momentum), behind);
+                      const Call call = [first](const torch::Tensor& x) mutable {
+                        return first->call(x);
+                      };
+                      auto user = [&] {
+                        return Block(std::vector<std::shared_ptr<nn::Module>>{}, call, 1, behind);
+                      };
+                      return nn::Sequential(user(), first, nn::Tanh(), user());
+                    }});
   result.push_back({"NotContiguous", [](Momentum momentum, bool behind) {
                       auto norm = batch_norm(momentum);
                       auto call = [norm](const torch::Tensor& x) mutable {
@@ -533,6 +564,36 @@ class Setting : public ::testing::TestWithParam<std::tuple<Checkpoint, bool>> {
   }
   bool deferred() const { return std::get<1>(GetParam()); }
 };
+
+// The first stage has updated them by then, and not with those of the second in between.
+TEST(RunningStatisticsByHandle, FoundOnlyLaterAreAnErrorOnce) {
+  auto late = std::make_shared<nn::BatchNorm1d>(nullptr);
+  const Call call = [late](const torch::Tensor& x) { return *late ? (*late)->forward(x) : x; };
+  nn::BatchNorm1d norm = batch_norm(0.3);
+  nn::Sequential module(block(norm, true),
+                        Block(std::vector<std::shared_ptr<nn::Module>>{}, call, 1, true));
+  GPipe pipe(module, GPipeOptions({1, 1})
+                         .devices(std::vector<torch::Device>(2, torch::kCPU))
+                         .chunks(4)
+                         .checkpoint(Checkpoint::kNever));
+  const torch::Tensor input = torch::randn({8, kChannels, kLength});
+  pipe->step({input}, {}, square());
+  pipe->step({input}, {}, square());
+  *late = norm;
+  try {
+    pipe->step({input}, {}, square());
+    ADD_FAILURE() << "not noticed";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("stage 1 updates running statistics of a norm that "
+                        "another stage updates, too, for the first time"),
+              std::string::npos)
+        << error.what();
+  }
+  const int64_t before = norm->num_batches_tracked.item<int64_t>();
+  pipe->step({input}, {}, square());
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), before + 8);
+}
 
 TEST_P(Setting, ANormReplacedLaterIsSeen) {
   torch::manual_seed(3);

@@ -1,0 +1,305 @@
+#include "gpipe/internal/cell/layer_buffers.h"
+
+#include <ATen/ops/equal.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr char kHint[] =
+    ". Let the layer leave it alone where gpipe::is_recomputing() is true, or use "
+    "Checkpoint::kNever for this partition";
+
+bool is_plain_on_cpu(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == c10::kStrided && !tensor.is_quantized();
+}
+
+at::Tensor copy_of(const at::Tensor& tensor) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor alias = tensor.detach();
+  return tensor.layout() == c10::kStrided ? alias.clone(at::MemoryFormat::Contiguous)
+                                          : alias.clone();
+}
+
+bool have_same_form(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.layout() == b.layout() &&
+         a.device() == b.device() && a.sizes() == b.sizes();
+}
+
+// Of plain tensors on the CPU: whether they have the same bits.
+bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!have_same_form(a, b)) return false;
+  const c10::NoGradGuard no_grad;
+  const at::Tensor left = a.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor right = b.detach().resolve_conj().resolve_neg().contiguous();
+  return left.nbytes() == 0 ||
+         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+void put(const at::Tensor& buffer, const at::Tensor& value) {
+  const c10::NoGradGuard no_grad;
+  if (have_same_form(buffer, value)) {
+    if (is_plain_on_cpu(buffer) && have_same_bits(buffer, value)) return;
+    buffer.copy_(value);
+  } else {
+    buffer.set_data(copy_of(value));
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> LayerBuffers::registered() const {
+  std::vector<at::Tensor> all;
+  for (const auto& holder : holders_) {
+    for (at::Tensor& buffer : holder->buffers(/*recurse=*/false)) all.push_back(std::move(buffer));
+  }
+  return all;
+}
+
+void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) {
+  if (known_) return;
+  known_ = true;
+  questions_.resize(layers.size());
+  absl::flat_hash_map<const c10::TensorImpl*, Habit> habits;
+  for (const Entry& entry : entries_) {
+    habits.emplace(entry.buffer.unsafeGetTensorImpl(), entry.habit);
+  }
+  const std::vector<Entry> former = std::exchange(entries_, {});  // alive: no address comes again
+  holders_.clear();
+  registered_.clear();
+  absl::flat_hash_map<const c10::TensorImpl*, size_t> seen;
+  for (size_t k = 0; k < layers.size(); ++k) {
+    for (std::shared_ptr<torch::nn::Module>& module : layers[k].module.ptr()->modules()) {
+      const std::vector<at::Tensor> buffers = module->buffers(/*recurse=*/false);
+      if (buffers.empty()) continue;
+      holders_.push_back(std::move(module));
+      for (const at::Tensor& buffer : buffers) {
+        registered_.push_back(buffer);
+        if (!buffer.defined() || !seen.emplace(buffer.unsafeGetTensorImpl(), k).second) continue;
+        Entry entry;
+        entry.buffer = buffer;
+        entry.layer = k;
+        entry.is_shared = others.is_shared(buffer);
+        const auto found = habits.find(buffer.unsafeGetTensorImpl());
+        if (found != habits.end()) entry.habit = found->second;
+        entries_.push_back(std::move(entry));
+      }
+    }
+  }
+}
+
+void LayerBuffers::check_registered() const {
+  const std::vector<at::Tensor> now = registered();
+  if (now.size() != registered_.size()) return;  // one more
+  for (size_t k = 0; k < now.size(); ++k) {
+    const at::Tensor& former = registered_[k];
+    const bool same = now[k].is_same(former) ||
+                      (now[k].defined() && former.defined() && is_plain_on_cpu(now[k]) &&
+                       is_plain_on_cpu(former) && have_same_bits(now[k], former));
+    TORCH_CHECK(same, "a recompute has replaced a buffer", kHint);
+  }
+}
+
+LayerBuffers::Mark LayerBuffers::mark_of(const at::Tensor& buffer) {
+  Mark mark;
+  mark.version = version_of(buffer);
+  mark.memory = storage_of(buffer);
+  if (mark.memory != nullptr) mark.offset = buffer.storage_offset();
+  mark.elements = buffer.layout() == c10::kStrided ? buffer.numel() : 0;
+  return mark;
+}
+
+std::string LayerBuffers::name_of(const Entry& entry, const std::vector<Layer>& layers) {
+  const Layer& layer = layers[entry.layer];
+  for (const auto& item : layer.module.ptr()->named_buffers()) {
+    if (!item.value().is_same(entry.buffer)) continue;
+    return absl::StrCat("the buffer '", layer.name, ".", item.key(), "' (layer ", layer.index, ")");
+  }
+  return absl::StrCat("a buffer of layer ", layer.index, " ('", layer.name, "')");
+}
+
+bool LayerBuffers::is_small(const Entry& entry) {
+  return is_plain_on_cpu(entry.buffer) &&
+         entry.buffer.numel() * static_cast<int64_t>(entry.buffer.element_size()) <= kSmallBytes;
+}
+
+bool LayerBuffers::is_compared(const Entry& entry) const {
+  switch (entry.habit) {
+    case Habit::kByOperators:
+      return false;
+    case Habit::kStill:
+      return is_small(entry);
+    case Habit::kUnknown:
+    case Habit::kRewritten:
+    case Habit::kChanged:
+      break;
+  }
+  return !entry.buffer.is_meta();
+}
+
+bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
+  const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
+  if (!entry.start.defined()) return is_marked;
+  if (is_plain_on_cpu(entry.buffer)) return !have_same_bits(entry.buffer, entry.start);
+  if (!is_marked) return false;
+  if (entry.habit == Habit::kChanged || !have_same_form(entry.buffer, entry.start) ||
+      entry.buffer.layout() != c10::kStrided || entry.buffer.is_quantized()) {
+    return true;
+  }
+  const c10::NoGradGuard no_grad;
+  // Only once for each buffer a thread waits for the device.
+  if (entry.habit != Habit::kRewritten) return !at::equal(entry.buffer.detach(), entry.start);
+  later(entry.buffer.detach().ne(entry.start).any());
+  return false;
+}
+
+void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others& others) {
+  know(layers, others);
+  for (Entry& entry : entries_) {
+    entry.mark = mark_of(entry.buffer);
+    const PhaseQuestions& asked = questions_of(entry);
+    const bool is_left_alone = asked.checkpointing || asked.recomputing;
+    entry.start = !is_left_alone && is_compared(entry) ? copy_of(entry.buffer) : at::Tensor();
+  }
+}
+
+void LayerBuffers::note_questions(size_t position, const PhaseQuestions& questions) {
+  if (!known_) return;
+  questions_[position].checkpointing |= questions.checkpointing;
+  questions_[position].recomputing |= questions.recomputing;
+}
+
+std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vector<Layer>& layers,
+                                                                  const Others& others,
+                                                                  const Later& later) {
+  bool is_known = true;
+  std::vector<BufferValue> kept;
+  for (Entry& entry : entries_) {
+    at::Tensor start = entry.start;
+    const PhaseQuestions& asked = questions_of(entry);
+    if (asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators) {
+      entry.start = at::Tensor();
+      continue;
+    }
+    const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
+    const bool changed = is_changed(entry, later);
+    entry.start = at::Tensor();
+    if (changed && others.is_updated(entry.buffer)) {
+      entry.habit = Habit::kByOperators;
+      continue;
+    }
+    if (changed && !start.defined()) {  // the next forward has a copy
+      entry.habit = Habit::kUnknown;
+      is_known = false;
+      continue;
+    }
+    TORCH_CHECK(!changed || !entry.is_shared, name_of(entry, layers),
+                " was changed by a forward, and a layer of another stage has the same buffer, so "
+                "that its value would depend on timing. Give each stage a buffer of its own, or "
+                "keep these layers in one partition");
+    if (changed) {
+      entry.habit = Habit::kChanged;
+    } else if (entry.habit == Habit::kUnknown || entry.habit == Habit::kStill) {
+      entry.habit = is_marked ? Habit::kRewritten : Habit::kStill;
+    }
+    // A small one may begin to change with a later micro-batch.
+    if (start.defined() && !entry.is_shared &&
+        (entry.habit == Habit::kChanged || is_small(entry))) {
+      kept.push_back({entry.buffer, std::move(start)});
+    }
+  }
+  if (!is_known) return std::nullopt;
+  return kept;
+}
+
+void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
+                                   const std::vector<BufferValue>& kept, const Others& others) {
+  if (known_) {  // the forward may have replaced some
+    const std::vector<at::Tensor> now = registered();
+    const auto are_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+    known_ = std::equal(now.begin(), now.end(), registered_.begin(), registered_.end(), are_same);
+  }
+  know(layers, others);
+  // All are copied before the first is set: they may have memory in common.
+  for (Entry& entry : entries_) {
+    entry.found = at::Tensor();
+    const bool is_left_alone = questions_of(entry).checkpointing || !is_compared(entry);
+    entry.start = is_left_alone ? at::Tensor() : copy_of(entry.buffer);
+  }
+  size_t next = 0;  // they are in the order of the entries
+  for (Entry& entry : entries_) {
+    if (!entry.start.defined()) continue;
+    const at::Tensor* value = nullptr;
+    for (size_t k = 0; k < kept.size() && value == nullptr; ++k) {
+      const size_t place = (next + k) % kept.size();
+      if (!kept[place].buffer.is_same(entry.buffer)) continue;
+      value = &kept[place].value;
+      next = place + 1;
+    }
+    TORCH_CHECK(
+        value != nullptr || entry.habit != Habit::kChanged || questions_of(entry).recomputing,
+        name_of(entry, layers),
+        " was changed by the forward of a later micro-batch, and by none before, so its "
+        "value in this micro-batch's forward is not known",
+        kHint);
+    // What no forward has changed, others may have: a hook, the caller.
+    if (value == nullptr || entry.habit != Habit::kChanged ||
+        (is_plain_on_cpu(entry.buffer) && have_same_bits(entry.start, *value))) {
+      continue;
+    }
+    entry.found = std::exchange(entry.start, *value);
+    put(entry.buffer, *value);
+  }
+  for (Entry& entry : entries_) entry.mark = mark_of(entry.buffer);
+}
+
+void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later& later) {
+  check_registered();
+  for (Entry& entry : entries_) {
+    const PhaseQuestions& asked = questions_of(entry);
+    if (asked.checkpointing || !is_changed(entry, later)) continue;
+    const bool has_start = entry.start.defined();
+    if (!has_start && entry.habit == Habit::kStill) entry.habit = Habit::kUnknown;
+    if (!has_start && entry.is_shared) continue;  // by the other stage; the next forward compares
+    TORCH_CHECK(has_start && !asked.recomputing && !entry.is_shared, "a recompute has changed ",
+                name_of(entry, layers), " once more", kHint);
+    if (!entry.found.defined()) entry.found = entry.start;
+  }
+  for (Entry& entry : entries_) {
+    entry.start = at::Tensor();
+    if (entry.found.defined()) entry.mark = mark_of(entry.buffer);
+  }
+}
+
+void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) {
+  const Entry* twice = nullptr;
+  for (Entry& entry : entries_) {
+    entry.start = at::Tensor();
+    if (entry.found.defined() && !(mark_of(entry.buffer) == entry.mark)) twice = &entry;
+  }
+  for (Entry& entry : entries_) {
+    if (!entry.found.defined()) continue;
+    const at::Tensor found = std::exchange(entry.found, at::Tensor());
+    try {
+      put(entry.buffer, found);
+    } catch (...) {  // an earlier error tells more
+      if (!failed) throw;
+    }
+  }
+  TORCH_CHECK(failed || twice == nullptr, "a backward has changed ", name_of(*twice, layers),
+              ", which its recompute has set to what the micro-batch's forward had seen, so that "
+              "the change would be lost",
+              kHint);
+}
+
+}  // namespace gpipe::internal

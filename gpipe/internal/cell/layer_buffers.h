@@ -1,0 +1,164 @@
+// LayerBuffers: the buffers of a stage's layers around a recompute, which reads what its forward
+// read and leaves what it found.
+//
+// A layer may write its buffers in its forward: a counter, an average kept by hand, the vectors of
+// a power iteration. A recompute that did so again would move them twice, and would begin from what
+// later micro-batches have left. So the forward of a checkpointed cell keeps the buffers that
+// forwards change, as they were before it; its recompute begins with these, and afterwards the
+// buffers are put back. What a forward changes is learned from the forwards themselves: from
+// version counters and memory, and for those that were written to, and small ones, from values. A
+// model whose layers write nothing pays for the comparison of counters alone.
+//
+// A buffer that layers of two stages have registered must not change: nobody may set it while the
+// other stage runs.
+//
+// Left alone are the updates of norms that operators make (operators/batch_norm.h), and the buffers
+// of a layer that asks is_checkpointing() or is_recomputing(): it takes care of them itself, and
+// only what it changes in a recompute, though it has asked about that, is an error.
+//
+// Not seen are writes to large buffers that LibTorch does not count (data(), set_data() to and fro,
+// a raw pointer), and a state that no registered buffer holds.
+#ifndef GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
+#define GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint_phase.h"
+#include "gpipe/internal/model/layer.h"
+
+namespace gpipe::internal {
+
+// The value of a buffer at some time, in memory of its own.
+struct BufferValue {
+  at::Tensor buffer;
+  at::Tensor value;
+};
+
+// Of a stage. Requirements: forwards and recomputes do not overlap; each begins with its
+// begin_...() and ends with its end_...(), or with the next begin_...().
+//
+// Thread-safety: none; only one thread at a time works on a stage.
+class LayerBuffers {
+ public:
+  // Small buffers on the CPU are compared by value, whatever their version counters say.
+  static constexpr int64_t kSmallBytes = 4096;
+
+  // What an accelerator alone knows yet, a bool tensor: whether a buffer that forwards write to,
+  // and leave as it was, was changed this time.
+  using Later = std::function<void(const at::Tensor& differs)>;
+
+  // Before the first forward or recompute of a run. Modules may have been replaced since.
+  void begin_run() { known_ = false; }
+
+  // Which buffers are not this stage's own.
+  struct Others {
+    // Whether operators have updated it in the forward, as running statistics.
+    std::function<bool(const at::Tensor&)> is_updated;
+    // Whether a stage on another thread has it, too; the same in the whole run.
+    std::function<bool(const at::Tensor&)> is_shared;
+  };
+
+  void begin_forward(const std::vector<Layer>& layers, const Others& others);
+  // The layer at that position has run.
+  void note_questions(size_t position, const PhaseQuestions& questions);
+  // What the cell must keep for its recompute. nullopt: the forward has changed a buffer of whose
+  // former value there is no copy, so that the cell cannot be recomputed. Throws c10::Error for a
+  // change of a buffer that another stage has, too: which of them comes first is a matter of time.
+  std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
+                                                      const Others& others, const Later& later);
+
+  // `kept`: what end_forward() gave. Throws c10::Error for a buffer that changes, and did not when
+  // this cell's forward ran.
+  void begin_recompute(const std::vector<Layer>& layers, const std::vector<BufferValue>& kept,
+                       const Others& others);
+  // When the layers are done. Throws c10::Error that names a buffer that was changed and cannot be
+  // put back.
+  void check_recompute(const std::vector<Layer>& layers, const Later& later);
+  // When the cell's backward is done, which may need what the recompute has left. Throws c10::Error
+  // for a buffer that the backward has changed, too. With `failed` it throws nothing.
+  void end_recompute(const std::vector<Layer>& layers, bool failed);
+
+ private:
+  enum class Habit : uint8_t {
+    kUnknown,
+    kStill,        // no forward has written to it
+    kRewritten,    // forwards write the value that it has
+    kChanged,      // forwards change it
+    kByOperators,  // operators do, as running statistics
+  };
+  struct Mark {
+    int64_t version = 0;
+    const void* memory = nullptr;
+    int64_t offset = 0;
+    int64_t elements = 0;
+    bool operator==(const Mark& other) const {
+      return version == other.version && memory == other.memory && offset == other.offset &&
+             elements == other.elements;
+    }
+  };
+  struct Entry {
+    at::Tensor buffer;
+    size_t layer;    // position
+    bool is_shared;  // as in Others
+    Habit habit = Habit::kUnknown;
+    Mark mark;         // at the begin
+    at::Tensor start;  // its value at the begin, of those that are compared; undefined: none
+    at::Tensor found;  // of a recompute: what to put back; undefined: nothing
+  };
+
+  void know(const std::vector<Layer>& layers, const Others& others);
+  bool is_compared(const Entry& entry) const;
+  const PhaseQuestions& questions_of(const Entry& entry) const { return questions_[entry.layer]; }
+  static Mark mark_of(const at::Tensor& buffer);
+  // "the buffer '1.count' of layer 4 ('1')"
+  static std::string name_of(const Entry& entry, const std::vector<Layer>& layers);
+  // Whether its value is another one than at the begin.
+  bool is_changed(Entry& entry, const Later& later) const;
+  static bool is_small(const Entry& entry);
+  // What the layers have registered, as often as they have.
+  std::vector<at::Tensor> registered() const;
+  // Throws c10::Error if a recompute has registered other tensors in place of those of its begin.
+  void check_registered() const;
+
+  bool known_ = false;                                       // the following are those of this run
+  std::vector<std::shared_ptr<torch::nn::Module>> holders_;  // modules with buffers
+  std::vector<at::Tensor> registered_;
+  std::vector<Entry> entries_;
+  std::vector<PhaseQuestions> questions_;  // [position]
+};
+
+// Ends a recompute with its block, also where that is left by an exception.
+class PutBuffersBack {
+ public:
+  PutBuffersBack(LayerBuffers& buffers, const std::vector<Layer>& layers)
+      : buffers_(buffers), layers_(layers) {}
+  ~PutBuffersBack() {
+    if (!done_) buffers_.end_recompute(layers_, /*failed=*/true);
+  }
+  PutBuffersBack(const PutBuffersBack&) = delete;
+  PutBuffersBack& operator=(const PutBuffersBack&) = delete;
+
+  // Throws as LayerBuffers::end_recompute().
+  void finish() {
+    done_ = true;
+    buffers_.end_recompute(layers_, /*failed=*/false);
+  }
+
+ private:
+  LayerBuffers& buffers_;
+  const std::vector<Layer>& layers_;
+  bool done_ = false;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
