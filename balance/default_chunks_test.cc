@@ -20,7 +20,7 @@ TEST(DefaultChunks, ArePowersOfTwoAndTheRows) {
 }
 
 TEST(DefaultChunks, LeaveABatchNormMoreThanOneRow) {
-  nn::Sequential model(nn::Linear(1, 1), nn::Sequential(nn::BatchNorm2d(1)));
+  nn::Sequential model(nn::Linear(1, 1), nn::BatchNorm2d(1));
   EXPECT_THAT(default_chunks(*model, 8), ElementsAre(1, 2, 4));
   EXPECT_THAT(default_chunks(*model, 9), ElementsAre(1, 2, 4)) << "of 8 the last has one";
   EXPECT_THAT(default_chunks(*model, 2), ElementsAre(1));
