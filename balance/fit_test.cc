@@ -70,7 +70,7 @@ MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
                          .capacity(capacity));
 }
 
-// Of one it would take no statistics, and throw.
+// From a single row it would take no statistics, and throw.
 TEST(Fit, ABatchNormGetsMoreThanOneRow) {
   Training training = linears(0, 8);
   training.make = [] {

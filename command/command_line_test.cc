@@ -84,7 +84,7 @@ TEST_F(CommandLineTest, MistakesSayWhatWasMeant) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("did you mean --test_epochs?")));
   EXPECT_THAT(refuses({"test_epochs=7"}),
               ThrowsMessage<std::invalid_argument>(
-                  AllOf(HasSubstr("'test_epochs=7' is no flag"), HasSubstr("--test_epochs?"))));
+                  AllOf(HasSubstr("'test_epochs=7' is not a flag"), HasSubstr("--test_epochs?"))));
   EXPECT_THAT(refuses({"\u2013test_epochs=7"}),
               ThrowsMessage<std::invalid_argument>(
                   AllOf(HasSubstr("its dash"), HasSubstr("--test_epochs?"))));

@@ -20,7 +20,7 @@ std::optional<int64_t> in_range(const char* flag, std::optional<int64_t> value, 
 }
 
 double at_least(const char* flag, double value, double least, double most) {
-  if (value >= least && value <= most) return value;  // not so if it is no number
+  if (value >= least && value <= most) return value;  // false for NaN
   throw wrong_value(flag, value, absl::StrCat("give a number from ", least, " to ", most));
 }
 

@@ -59,7 +59,7 @@ bool strip_dashes(std::string& argument) {
 }
 
 [[noreturn]] void refuse_word(std::string word) {
-  const std::string given = text::quoted(word) + " is no flag";
+  const std::string given = text::quoted(word) + " is not a flag";
   for (const std::string dash : {"\u2013", "\u2014", "\u2212"}) {
     if (word.rfind(dash, 0) != 0) continue;
     word.erase(0, dash.size());  // text editors make such dashes

@@ -18,7 +18,7 @@ namespace {
 // Other work below it is what a quiet machine has.
 constexpr double kNotable = 0.1;
 
-// Of the calling thread, as usable_cores() counts them. Empty: not known.
+// The cores of the calling thread, as usable_cores() counts them. Empty: not known.
 std::set<int> own_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);

@@ -36,8 +36,8 @@ class OtherLoad {
  public:
   OtherLoad();  // watches from now on
 
-  // Of the cores that the process may use. Nothing if it cannot be known, and for less than half a
-  // second, of which it would say nothing.
+  // The shares of the cores that the process may use. Nothing if it cannot be known, and for less
+  // than half a second, of which it would say nothing.
   std::optional<LoadShares> shares() const;
 
  private:

@@ -55,7 +55,7 @@ TEST(RunMain, AnErrorGivesATerminalNoOrders) {
   const Result mistake = run([&]() -> Work { throw std::invalid_argument(text); });
   EXPECT_EQ(mistake.errors, "error: two\nlines \\x1b[2J\\xff\n");
   EXPECT_EQ(run([]() -> Work { return nullptr; }, {}, {"\x1b[31m"}).errors,
-            "error: '\\x1b[31m' is no flag; --help lists the flags\n");
+            "error: '\\x1b[31m' is not a flag; --help lists the flags\n");
   EXPECT_EQ(run([]() -> Work { return nullptr; }, {}, {"--a\nb=1"}).errors,
             "error: there is no flag --a\\x0ab; --help lists the flags\n");
 }

@@ -467,7 +467,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.check = options.check();
   const command::OtherLoad load;
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
-  // Of other cores than this machine's its load says nothing.
+  // The load of this machine says nothing about cores that are not its own.
   const std::optional<command::LoadShares> shares =
       on_cpu && options.cpu_cores() == 0 ? load.shares() : std::nullopt;
   const Costs& costs = measured.costs;

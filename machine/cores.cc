@@ -23,7 +23,7 @@ std::optional<double> ratio(const std::string& quota, double period) {
   return time / period;
 }
 
-// Of one control group; no value if it has none, or these files are not there.
+// The quota of one control group; no value if it has none, or these files are not there.
 std::optional<double> quota_v2(const std::string& group) {
   std::ifstream file(group + "/cpu.max");
   std::string quota;

@@ -23,11 +23,11 @@ std::optional<double> core_quota(const std::string& file = "/proc/self/cgroup",
 // still for a part of each period, and the threads that share an operator with it wait.
 int64_t within_quota(int64_t cores, std::optional<double> quota);
 
-// Those of the affinity, within the quota: at least one. Not those of the machine, as
+// The cores of the affinity, within the quota: at least one. Not those of the machine, as
 // std::thread::hardware_concurrency() counts.
 int64_t usable_cores();
 
-// Those of the machine, whatever the affinity of this process, within the quota.
+// The cores of the machine, whatever the affinity of this process, within the quota.
 int64_t machine_cores();
 
 }  // namespace gpipe::machine

@@ -308,7 +308,7 @@ at::ScalarType type_of(const std::string& name) {
   for (const Pair& pair : kTypes) {
     if (pair.name == name) return pair.type;
   }
-  TORCH_CHECK_VALUE(false, text::quoted(name), " is no type of safetensors that LibTorch has");
+  TORCH_CHECK_VALUE(false, text::quoted(name), " is not a type of safetensors that LibTorch has");
 }
 
 }  // namespace gpipe::safetensors

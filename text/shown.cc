@@ -3,8 +3,8 @@
 namespace gpipe::text {
 namespace {
 
-// Of what is UTF-8. Reordering and line separators are characters of U+2028 to U+202E and U+2066 to
-// U+2069.
+// Whether a character is printed. Reordering and line separators are characters of U+2028 to U+202E
+// and U+2066 to U+2069.
 bool is_printed(uint32_t code, Letters letters) {
   if (code < 0x20) {
     return letters == Letters::kAllOfLines && (code == '\n' || code == '\t' || code == '\r');

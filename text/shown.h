@@ -27,9 +27,9 @@ enum class Letters : uint8_t {
   kAllOfLines  // any letter, tabs and line breaks
 };
 
-// The text with \x00 to \xff for each byte that is no printed letter: control characters, at which
-// a message would end (zero), a table break (a line break) or a terminal change its colors; bytes
-// that are not UTF-8; and characters that reorder or break a line.
+// The text with \x00 to \xff for each byte that is not a printed letter: control characters, at
+// which a message would end (zero), a table break (a line break) or a terminal change its colors;
+// bytes that are not UTF-8; and characters that reorder or break a line.
 std::string shown(std::string_view text, Letters letters = Letters::kAll);
 
 // The same in quotes; of a long text the first 80 bytes and "...".

@@ -35,7 +35,7 @@ ABSL_FLAG(double, device_bandwidth, gpipe::experiments::tesla_p40().bytes_per_se
 ABSL_FLAG(double, operator_overhead, gpipe::experiments::tesla_p40().seconds_per_operator,
           "The same: seconds that each operator takes beside its FLOPs and bytes.");
 
-// Those of flags.h that name files.
+// The flags of flags.h that name files.
 ABSL_DECLARE_FLAG(std::string, json);
 ABSL_DECLARE_FLAG(std::string, trace);
 

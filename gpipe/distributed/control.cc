@@ -625,7 +625,7 @@ class Control::Impl {
     }
   }
 
-  // Nothing behind the record: who has thrown that is in another call by now.
+  // Nothing behind the record: a rank that has thrown it is in another call by now.
   void announce(Collectives::Decision decision) {
     if (decision.epoch == records_.epoch() && records_.round()->is_decided()) return;
     mesh_.queue_for_all(to_frame(decision.verdict, decision.epoch));

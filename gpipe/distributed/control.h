@@ -115,8 +115,8 @@ class Control {
 
   // This rank begins a call that all ranks make, e.g. a step: the n-th has the number n. All that
   // it compares and exchanges in it says so. Where two ranks differ in it, all throw one
-  // Disagreement, which says who is how many calls behind, and the calls up to the largest of these
-  // numbers are given up.
+  // Disagreement, which says which rank is how many calls behind, and the calls up to the largest
+  // of these numbers are given up.
   //
   // So the n-th call has one end on all ranks: it goes well on all, or fails on all.
   void count_call();

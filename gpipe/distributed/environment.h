@@ -66,7 +66,7 @@ struct Environment {
 // One line: what was recognised, and each value with the variable that it is from.
 std::string to_text(const Environment& environment);
 
-// The same in short, for the log of a run in which nothing is wrong: who has started it, and where
+// The same in short, for the log of a run in which nothing is wrong: what has started it, and where
 // it listens. `master`, `own`: as choose_addresses() has found them, the first with its port.
 std::string announcement(const Environment& environment, const std::string& master,
                          const std::string& own);

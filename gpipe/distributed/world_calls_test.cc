@@ -235,7 +235,7 @@ TEST(WorldCalls, ARankThatIsLateWithoutAFailure) {
   }
 }
 
-// Its type says nothing of who has thrown it.
+// Its type does not say which rank has thrown it.
 TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   Loop loop;
   for (const bool is_disagreement : {true, false}) {

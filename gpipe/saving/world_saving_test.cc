@@ -228,7 +228,8 @@ GPipe late_pipeline(const World& world, const std::vector<int64_t>& balance) {
   return {module, GPipeOptions(balance).cpu_threads_per_stage(1).chunks(2).world(world)};
 }
 
-// Of two steps: the norms, what is clipped by them, and what is saved and read between them.
+// What two steps leave: the norms, what is clipped by them, and what is saved and read between
+// them.
 std::string late_run(const World& world, const std::vector<int64_t>& balance,
                      const std::string& path, bool reads) {
   GPipe pipe = late_pipeline(world, balance);

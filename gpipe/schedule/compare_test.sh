@@ -46,12 +46,12 @@ done
 refuse '--memory=0.5: none of these schedules fits; give 1' --workers=2 --memory=0.5 --nosearch
 refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=4000000 \
   --micro_batches=4000000
-refuse "'workers=8' is no flag; did you mean --workers?" workers=8
+refuse "'workers=8' is not a flag; did you mean --workers?" workers=8
 refuse "there is no flag --worker; did you mean --workers?" --worker=8
 # Said before the searches, which would take hours here.
 refuse "--svg=$TEST_TMPDIR cannot be written: it is a folder" --svg="$TEST_TMPDIR" --budget=1000000000000
 refuse "--svg=$TEST_TMPDIR/one and --json=$TEST_TMPDIR/one are the same file: give each its own" \
   --svg="$TEST_TMPDIR/one" --json="$TEST_TMPDIR/one" --budget=1000000000000
 refuse '--json=--nosearch: its file is missing' --json --nosearch
-refuse "'false' is no flag" --search false
+refuse "'false' is not a flag" --search false
 echo PASSED

@@ -48,7 +48,7 @@ refuse '--stages_per_worker=-1: give a whole number of at least 0' --stages_per_
 for flag in forward_cost backward_cost input_gradient_cost weight_gradient_cost; do
   refuse "--$flag=0: give a whole number of at least 1" "--$flag=0"
 done
-refuse "'zb-v' is no flag; --help lists the flags" zb-v
+refuse "'zb-v' is not a flag; --help lists the flags" zb-v
 refuse 'there is no flag --stage; did you mean --stages?' --stage=3
 refuse '--file=/nowhere/x: cannot read /nowhere/x: No such file or directory' --file=/nowhere/x
 refuse 'it is a folder' --file="$TEST_TMPDIR"

@@ -36,7 +36,7 @@ bool have_same_form(const at::Tensor& a, const at::Tensor& b) {
          a.device() == b.device() && a.sizes() == b.sizes();
 }
 
-// Of plain tensors on the CPU: whether they have the same bits.
+// Whether two plain tensors on the CPU have the same bits.
 bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!have_same_form(a, b)) return false;
   const c10::NoGradGuard no_grad;

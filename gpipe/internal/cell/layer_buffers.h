@@ -43,7 +43,7 @@ struct BufferValue {
   at::Tensor value;
 };
 
-// Of a stage. Requirements: forwards and recomputes do not overlap; each begins with its
+// A stage's buffers. Requirements: forwards and recomputes do not overlap; each begins with its
 // begin_...() and ends with its end_...(), or with the next begin_...().
 //
 // Thread-safety: none; only one thread at a time works on a stage.

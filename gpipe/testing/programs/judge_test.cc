@@ -227,7 +227,7 @@ TEST(Judge, FindsAGradient) {
                "gradient, missing");
 }
 
-// Of the leaves that the seed chooses, all are behind the fault.
+// All leaves that the seed chooses are behind the fault.
 TEST(Judge, FindsAGradientThatWasAskedFor) {
   for (const Ask ask : {Ask::kGrad, Ask::kBackward}) {
     for (const bool one_worker : {false, true}) {

@@ -291,7 +291,7 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   }
 }
 
-// Modes of the calling thread and of layers, and who asks for which gradients.
+// Modes of the calling thread and of layers, and which gradients are asked for.
 void draw_modes(Program& program, const std::vector<std::string>& without) {
   Random random(program.seed + 2);
   if (program.entry == Entry::kForward && once_in(random, 2) && allowed("asked", without)) {

@@ -67,7 +67,8 @@ struct Program {
   // All stages are on one worker, which is the calling thread. With kForward, kStep, and without
   // gradients.
   bool one_worker = false;
-  // Of the calling thread during the calls, on the CPU: set when the pipeline was made already.
+  // The calling thread's modes during the calls, on the CPU: set when the pipeline was made
+  // already.
   Rounding rounding = Rounding::kNearest;
   bool flush_denormals = false;
   Loss loss = Loss::kMse;
