@@ -75,7 +75,7 @@ Rows costs() {
       {"inf", kInfinity},
       {"-inf", -kInfinity},
       {"-0.5", -0.5},
-      {"-4.9406564584124654e-324", -std::numeric_limits<double>::denorm_min()}};
+      {"-4.94065645841247e-324", -std::numeric_limits<double>::denorm_min()}};
   for (size_t k = 0; k < wrong.size(); ++k) {
     const auto& [shown, given] = wrong[k];
     const std::string number = std::to_string(k);

@@ -102,7 +102,7 @@ std::vector<int64_t> best_balance(const Settings& settings, const torch::nn::Seq
   options.chunks = settings.chunks;
   options.checkpoint = settings.checkpoint;
   options.schedule = settings.schedule.make;
-  options.cores = std::max<int64_t>(machine::usable_cores() / threads, 1);
+  options.cores = std::max<int64_t>(gpipe::machine::usable_cores() / threads, 1);
   options.param_scale = gpipe::balance::ParamScale::kAdam;
   const std::vector<int64_t> best = gpipe::balance::best_balance(profile, stages, options);
   out.line("\n" + to_text(gpipe::balance::explain(profile, best, options)));

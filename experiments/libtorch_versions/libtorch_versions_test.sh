@@ -35,6 +35,6 @@ END_OF_CHECK
 "$program" --hashes="$work/once.txt" --programs=4 >"$work/hashes.log" 2>&1 || fail "hashes"
 "$program" --hashes="$work/twice.txt" --programs=4 >"$work/hashes.log" 2>&1 || fail "hashes, again"
 cmp -s "$work/once.txt" "$work/twice.txt" || fail "hashes that do not repeat"
-[[ $(grep -cE '^[1-4] ([0-9a-f]{16}|invalid: .*)$' "$work/once.txt") -eq 4 ]] || fail "a line for each program"
+[[ $(grep -cE '^[1-4] ([0-9a-f]{16}|invalid:) .*seed [1-4] .*$' "$work/once.txt") -eq 4 ]] || fail "a line for each program"
 [[ $(cut -d' ' -f2 "$work/once.txt" | sort -u | wc -l) -gt 1 ]] || fail "hashes that are all the same"
 echo PASSED

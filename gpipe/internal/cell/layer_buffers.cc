@@ -157,8 +157,12 @@ bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
     return true;
   }
   const c10::NoGradGuard no_grad;
-  // Only once for each buffer a thread waits for the device.
-  if (entry.habit != Habit::kRewritten) return !at::equal(entry.buffer.detach(), entry.start);
+  if (entry.habit != Habit::kRewritten) {
+    // To compare would make a thread wait for the device. A buffer that is written to and has a
+    // copy is treated as a changed one, whatever its value. One that two stages have must not
+    // change, so that its first write is looked at, once.
+    return !entry.is_shared || !at::equal(entry.buffer.detach(), entry.start);
+  }
   later(entry.buffer.detach().ne(entry.start).any());
   return false;
 }
@@ -191,13 +195,14 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
       entry.start = at::Tensor();
       continue;
     }
+    if (others.is_updated(entry.buffer)) {
+      entry.habit = Habit::kByOperators;
+      entry.start = at::Tensor();
+      continue;
+    }
     const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
-    if (changed && others.is_updated(entry.buffer)) {
-      entry.habit = Habit::kByOperators;
-      continue;
-    }
     if (changed && !start.defined()) {  // the next forward has a copy
       entry.habit = Habit::kUnknown;
       is_known = false;

@@ -220,6 +220,7 @@ class UpdateKernel : public c10::OperatorKernel {
       // There is nothing to update with, but a counter that was raised just before still counts.
     } else if (is_plain) {
       statistics.input = copy_of(input);
+      statistics.modes.emplace();
       // LibTorch's instance norm makes an update even of no rows: of values that are not numbers.
       statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
     } else if (by_instance_) {
@@ -305,7 +306,8 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer, bool held) 
 }
 
 void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool held) {
-  if (!tensor.defined()) return;
+  // On meta there are no values that could depend on timing.
+  if (!tensor.defined() || tensor.is_meta()) return;
   modules_.back().push_back(tensor);  // alive
   const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
   if (memory == nullptr) return;
@@ -337,7 +339,7 @@ bool TrackedStatistics::must_wait(const at::Tensor& tensor) const {
 }
 
 bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const {
-  if (!several_stages_ || storage_of(tensor) == nullptr) return false;
+  if (!several_stages_ || tensor.is_meta() || storage_of(tensor) == nullptr) return false;
   if (must_wait(tensor)) return true;
   if (use_ == nullptr) return false;
   // What no layer has registered may also be a temporary of a layer's own, for this update alone.
@@ -453,6 +455,8 @@ void StatisticsLog::apply(Entry& entry) {
   if (entry.counter.defined()) entry.counter.add_(entry.by);
   Statistics& s = entry.statistics;
   if (entry.cumulative) s.momentum = 1.0 / entry.counter.item<double>();
+  std::optional<CallerStateScope> modes;
+  if (s.modes) modes.emplace(*s.modes);
   // Like the operators, which do not tell autograd that they write to these tensors.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (s.input.defined() && s.instances > 0) {

@@ -35,6 +35,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/operators/statistics_use.h"
+#include "gpipe/internal/threads/caller_state.h"
 
 namespace gpipe::internal {
 
@@ -106,6 +107,8 @@ class StatisticsLog {
     // update from mean and variance would take less memory, but would not always give the same last
     // bit.
     at::Tensor input;
+    // The modes that the layer ran under: it may have an autocast or a rounding of its own.
+    std::optional<CallerState> modes;
     // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
     // means and sums of squared deviations, of shape (C).
     at::Tensor mean;
