@@ -305,6 +305,70 @@ void BM_Bubble(benchmark::State& state) {
 BENCHMARK(BM_Bubble)->ArgName("1f1b")->Arg(0)->Arg(1)->UseManualTime()->Iterations(7)->Unit(
     benchmark::kMillisecond);
 
+// What deferred batch norms cost: the same step with and without them.
+void BM_DeferredBatchNorms(benchmark::State& state) {
+  at::set_num_threads(1);
+  const torch::Tensor input = torch::randn({4, 3, 96, 96});
+  const auto make = [](bool deferred) {
+    torch::nn::Sequential model = models::unet(small_unet());
+    const auto layers = static_cast<int64_t>(model->size());
+    return GPipe(model, on_cpu({layers}, 4).deferred_batch_norm(deferred));
+  };
+  GPipe plain = make(false);
+  GPipe deferred = make(true);
+  const auto step = [&](GPipe& pipe) {
+    pipe->step({input}, {},
+               [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); });
+  };
+  measure_pair(
+      state, [&] { step(plain); }, [&] { step(deferred); }, "ratio");
+}
+BENCHMARK(BM_DeferredBatchNorms)->UseManualTime()->Iterations(15)->Unit(benchmark::kMillisecond);
+
+// What it costs that recomputes put buffers back. The rival has no buffers; argument: how many the
+// layers write, of 64.
+void BM_Buffers(benchmark::State& state) {
+  at::set_num_threads(1);
+  struct LayerImpl : torch::nn::Module {
+    LayerImpl(int64_t buffers, int64_t written) : written(written) {
+      linear = register_module("linear", torch::nn::Linear(256, 256));
+      for (int64_t k = 0; k < buffers; ++k) {
+        own.push_back(register_buffer("b" + std::to_string(k), torch::zeros({2048})));
+      }
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      const torch::NoGradGuard no_grad;
+      for (int64_t k = 0; k < written; ++k) own[static_cast<size_t>(k)].add_(1);
+      const torch::AutoGradMode grad(true);
+      return linear(x);
+    }
+    int64_t written;
+    torch::nn::Linear linear{nullptr};
+    std::vector<torch::Tensor> own;
+  };
+  const auto make = [](int64_t buffers, int64_t written) {
+    torch::nn::Sequential model;
+    for (int k = 0; k < 8; ++k) model->push_back(std::make_shared<LayerImpl>(buffers, written));
+    return GPipe(model, on_cpu({8}, 4).checkpoint(Checkpoint::kAlways));
+  };
+  GPipe without = make(0, 0);
+  GPipe with = make(8, state.range(0) / 8);
+  const torch::Tensor input = torch::randn({512, 256});
+  const auto step = [&](GPipe& pipe) {
+    pipe->step({input}, {},
+               [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); });
+  };
+  measure_pair(
+      state, [&] { step(without); }, [&] { step(with); }, "ratio");
+}
+BENCHMARK(BM_Buffers)
+    ->ArgName("written")
+    ->Arg(0)
+    ->Arg(64)
+    ->UseManualTime()
+    ->Iterations(25)
+    ->Unit(benchmark::kMillisecond);
+
 // Two partitions with one thread each against the plain model on one thread. The cut is where a
 // profile by layer puts half of the time; measured.
 void BM_UNetTwoPartitions(benchmark::State& state) {
