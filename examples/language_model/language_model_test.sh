@@ -13,7 +13,7 @@ tiny=(--text="$text" --length=48 --width=16 --heads=2 --blocks=2 --batch=6 --chu
 
 expect_mistake "did you mean --steps?" "${tiny[@]}" --step=3
 expect_mistake "give a number from 0 to 24" "${tiny[@]}" --stop_at=25
-expect_mistake "it is no file that can be read" "${tiny[@]}" --text="$work"
+expect_mistake "it is a folder" "${tiny[@]}" --text="$work"
 expect_mistake "give lines or paragraphs" "${tiny[@]}" --documents=words
 expect_mistake "has 1 documents (--documents=paragraphs)" "${tiny[@]}" --documents=paragraphs
 expect_mistake "give llama or gpt2" "${tiny[@]}" --model=bert

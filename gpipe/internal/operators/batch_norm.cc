@@ -24,6 +24,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "interception/interception.h"
 
@@ -31,9 +32,6 @@ namespace gpipe::internal {
 namespace {
 
 constexpr int64_t kShared = StatisticsUse::kSeveral;
-// Handles that a module's parent has of it, and a module of its buffer: as a child (a buffer), and
-// as a member.
-constexpr int64_t kOwnHandles = 2;
 constexpr char kCounterName[] = "num_batches_tracked";
 
 thread_local RunningStatisticsScope* current_scope = nullptr;
@@ -280,32 +278,29 @@ void intercept() {
 
 }  // namespace
 
-void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer, bool held) {
+void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
   modules_.emplace_back();
-  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
-    const auto handles = static_cast<int64_t>(buffer.value().use_count()) - 1;  // but this one
-    own(stage, buffer.value(), held || handles > kOwnHandles);
-    if (buffer.key() == kCounterName) {
-      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
-    }
-  }
   if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
     for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
-      own(stage, *tensor, /*held=*/true);
+      own(stage, *tensor);
     }
     if (norm->counter.defined()) {
       Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
       counter.cumulative = counter.cumulative || norm->cumulative;
     }
   }
+  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
+    own(stage, buffer.value());
+    if (buffer.key() == kCounterName) {
+      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
+    }
+  }
   for (const std::shared_ptr<torch::nn::Module>& child : layer.children()) {
-    if (child == nullptr) continue;
-    const int64_t handles = child.use_count() - 1;  // but this one
-    add(stage, *child, held || handles > kOwnHandles);
+    if (child != nullptr) add(stage, *child);
   }
 }
 
-void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool held) {
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
   // On meta there are no values that could depend on timing.
   if (!tensor.defined() || tensor.is_meta()) return;
   modules_.back().push_back(tensor);  // alive
@@ -315,10 +310,7 @@ void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool held) 
       owners_.try_emplace(memory, Owner{stage, /*alone=*/true, modules_.size() - 1});
   Owner& owner = place->second;
   if (owner.stage != stage) owner.stage = kShared;
-  if (!fresh || use_ == nullptr) return;
-  std::optional<int64_t> known = use_->stage_of(tensor);
-  if (!known && !held) known = use_->note(stage, tensor);
-  owner.alone = known == stage;
+  if (fresh && use_ != nullptr) owner.alone = use_->note(stage, tensor) == stage;
 }
 
 const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
@@ -351,10 +343,11 @@ bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const
     for (const at::Tensor& other : modules_[found->second.module]) (void)use_->note(stage, other);
   }
   TORCH_CHECK(
-      !is_late, "stage ", stage,
-      " updates running statistics of a norm that another stage updates, too, ",
-      is_registered ? "for the first time" : "and that no layer has registered",
-      ", so that they depend on timing. Register the norm (register_module) in both layers");
+      !is_late, "stage ", stage, " updates running statistics of a norm that ",
+      is_registered ? absl::StrCat("stage ", found->second.stage, " has registered")
+                    : std::string("another stage updates, too, and no layer has registered"),
+      ", so that they would depend on timing. Register the norm (register_module) in the layers of "
+      "both stages");
   return false;
 }
 
@@ -551,19 +544,6 @@ void StatisticsLog::add_numbers(std::vector<StatisticsLog>& stages,
     entry.statistics.spread = tensor(entry.statistics.running_var);
     log.settle();
     log.put(std::move(entry));
-  }
-}
-
-void StatisticsLog::note_use(const std::vector<StatisticsLog>& stages, StatisticsUse& use) {
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    const auto note = [&](const Entry& entry) {
-      for (const at::Tensor* tensor :
-           {&entry.counter, &entry.statistics.running_mean, &entry.statistics.running_var}) {
-        if (tensor->defined()) (void)use.note(static_cast<int64_t>(stage), *tensor);
-      }
-    };
-    for (const Entry& entry : stages[stage].entries_) note(entry);
-    if (stages[stage].counted_) note(*stages[stage].counted_);
   }
 }
 

@@ -48,9 +48,8 @@ class TrackedStatistics {
   explicit TrackedStatistics(int64_t stages, StatisticsUse* use = nullptr)
       : several_stages_(stages > 1), use_(use) {}
 
-  // Adds those of `layer`, which belongs to `stage`, and of the modules in it. `held`: others than
-  // the model have a handle of the layer, and may use what is in it.
-  void add(int64_t stage, torch::nn::Module& layer, bool held = false);
+  // Adds those of `layer`, which belongs to `stage`, and of the modules in it.
+  void add(int64_t stage, torch::nn::Module& layer);
 
   struct Counter {
     bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
@@ -62,7 +61,7 @@ class TrackedStatistics {
   bool is_shared(const at::Tensor& tensor) const;
 
   // Whether updates must not be made before the run has ended, because another stage than the one
-  // that has registered it makes some, too, or might.
+  // that has registered it makes some, too.
   bool must_wait(const at::Tensor& tensor) const;
   // As must_wait(), for an update that `stage` is about to make. Throws c10::Error if it turns out
   // only now that several stages make some.
@@ -74,7 +73,7 @@ class TrackedStatistics {
     bool alone;     // no other stage updates it
     size_t module;  // in modules_
   };
-  void own(int64_t stage, const at::Tensor& tensor, bool held);
+  void own(int64_t stage, const at::Tensor& tensor);
 
   bool several_stages_;
   StatisticsUse* use_;
@@ -133,9 +132,6 @@ class StatisticsLog {
   static void add_numbers(std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers,
                           const std::vector<double>& numbers);
-  // After a run: notes which stages make the updates that follow.
-  static void note_use(const std::vector<StatisticsLog>& stages, StatisticsUse& use);
-
   // [buffer] Whether the logs will update it.
   static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
                                    const std::vector<at::Tensor>& buffers);

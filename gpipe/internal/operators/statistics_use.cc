@@ -12,13 +12,6 @@ void StatisticsUse::forget_freed() {
   });
 }
 
-std::optional<int64_t> StatisticsUse::stage_of(const at::Tensor& tensor) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = uses_.find(storage_of(tensor));
-  if (found == uses_.end() || storage_of(found->second.tensor) != found->first) return std::nullopt;
-  return found->second.stage;
-}
-
 int64_t StatisticsUse::note(int64_t stage, const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Use& use = uses_.try_emplace(storage_of(tensor), Use{tensor, stage}).first->second;

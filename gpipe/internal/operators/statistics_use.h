@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <mutex>
-#include <optional>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -25,9 +24,8 @@ class StatisticsUse {
 
   // Before a run: forgets what nobody else holds any more.
   void forget_freed();
-  // The stage that alone updates it, or kSeveral; nullopt: not known.
-  std::optional<int64_t> stage_of(const at::Tensor& tensor) const;
-  // That stage updates it. Returns what is known then.
+  // That stage updates it. Returns the stage that alone does so, as far as is known then, or
+  // kSeveral.
   int64_t note(int64_t stage, const at::Tensor& tensor);
 
  private:

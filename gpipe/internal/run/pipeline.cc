@@ -39,10 +39,6 @@ namespace {
 // percent of a run, they stay.
 constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
-// Handles of a layer when a Pipeline is made: two of the user's Sequential, three of the GPipe, one
-// of the partitions, and the one through which they are counted. With more, somebody else has one.
-constexpr int64_t kHandlesOfALayer = 7;
-
 Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
                  const std::vector<Tie>& ties, const std::vector<TieEdge>& edges) {
   std::vector<Route> routes;
@@ -146,10 +142,6 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
                       (world_.processes() != nullptr && world_.processes()->copies_within());
   stages_.reserve(stages);
   for (int64_t j = 0; j < stages; ++j) {
-    held_.emplace_back();
-    for (const Layer& layer : partitions[j]) {
-      held_.back().push_back(layer.module.ptr().use_count() > kHandlesOfALayer);
-    }
     stages_.emplace_back(j, devices_[j], std::move(partitions[j]),
                          ports_of(j, programs_.routes(), skips, tie_of_edge), copies, ties);
     if (graphs) stages_.back().use_graphs();
@@ -324,7 +316,6 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
 }
 
 void Pipeline::commit_statistics(Pass& pass) {
-  if (!pass.plan.defer_batch_norm) StatisticsLog::note_use(pass.statistics, statistics_use_);
   if (!pass.plan.in_replicas || !pass.plan.defer_batch_norm) {
     return StatisticsLog::commit(pass.statistics);
   }
@@ -427,9 +418,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   statistics_use_.forget_freed();
   for (Stage& stage : stages_) {
     if (!residence_.has_stage(stage.index())) continue;
-    for (size_t k = 0; k < stage.layers().size(); ++k) {
-      tracked.add(stage.index(), *stage.layers()[k].module.ptr(), held_[stage.index()][k]);
-    }
+    for (const Layer& layer : stage.layers()) tracked.add(stage.index(), *layer.module.ptr());
     stage.begin_run();
   }
   {

@@ -202,8 +202,6 @@ class Pipeline {
   std::vector<Action> actions_;       // [stage] the last that began; its worker's
   std::deque<StageWork> works_;       // [stage]
   std::vector<c10::Device> devices_;  // [stage]
-  // [stage][layer] Whether the caller, or another layer, has a handle of it.
-  std::vector<std::vector<bool>> held_;
   StatisticsUse statistics_use_;
   // [stage] The first stage of this process on the same device.
   std::vector<int64_t> first_on_device_;

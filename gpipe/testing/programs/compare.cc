@@ -543,7 +543,6 @@ std::set<int64_t> cuts_between_devices(const Program& program, const World& worl
 bool can_run(const Program& program, const World& world) {
   if (world.size() == 1 && world.processes() == nullptr) return true;
   if (program.entry == Entry::kForward) return false;
-  if (!spreads(program) && has_any(program, {"shared_"})) return false;  // by handle
   return placement_of(program, world).has_value();
 }
 

@@ -402,14 +402,7 @@ std::optional<Draw> draw_shared_module(const State& state, Random& random) {
   layer.make = [number, make = source.make](Workshop& workshop) {
     auto [entry, fresh] = workshop.modules.try_emplace(number);
     if (fresh) entry->second = make(workshop);
-    // On one device the later layers only have a handle, as of tied parameters.
-    const bool registers = fresh || workshop.names_tied;
-    // Wrapped in a layer of its own: one object cannot be two layers.
-    nn::AnyModule inner = entry->second;
-    nn::AnyModule outer = function_module(
-        ValueKind::kTensor, ValueKind::kTensor,
-        [inner](Tensors v) mutable { return Tensors{inner.forward<Tensor>(std::move(v[0]))}; });
-    if (registers) outer.ptr()->register_module("shared", inner.ptr());
+    outer.ptr()->register_module("shared", inner.ptr());
     return outer;
   };
   if (state.kind != ValueKind::kTensor) layer = on_main_of_several(std::move(layer), state.kind);
