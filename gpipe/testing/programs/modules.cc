@@ -402,6 +402,11 @@ std::optional<Draw> draw_shared_module(const State& state, Random& random) {
   layer.make = [number, make = source.make](Workshop& workshop) {
     auto [entry, fresh] = workshop.modules.try_emplace(number);
     if (fresh) entry->second = make(workshop);
+    // Wrapped in a layer of its own: one object cannot be two layers.
+    nn::AnyModule inner = entry->second;
+    nn::AnyModule outer = function_module(
+        ValueKind::kTensor, ValueKind::kTensor,
+        [inner](Tensors v) mutable { return Tensors{inner.forward<Tensor>(std::move(v[0]))}; });
     outer.ptr()->register_module("shared", inner.ptr());
     return outer;
   };
