@@ -601,6 +601,34 @@ TEST(WorldCalls, ARankThatThrowsBeforeItsCallIsWarnedOf) {
   ranks.expect_ends();
 }
 
+// A parameter that has a name from the start, and a shape from its first forward.
+struct LaterShapedImpl : nn::Module {
+  LaterShapedImpl() { register_parameter("late", torch::Tensor(), /*requires_grad=*/false); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor& late = parameters_["late"];
+    if (!late.defined()) late = torch::ones({4}).requires_grad_();
+    return x * late;
+  }
+};
+TORCH_MODULE(LaterShaped);
+
+TEST(WorldCalls, WhatOneRankCannotRegisterFailsOnAll) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    GPipe pipe(nn::Sequential(LaterShaped(), nn::Linear(4, 4)),
+               GPipeOptions({1, 1}).cpu_threads_per_stage(1).world(world));
+    const auto step = [&]() -> std::string {
+      const auto mean = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+      pipe->step({x(0)}, {}, mean);
+      return "went well";
+    };
+    for (int k = 0; k < 2; ++k) say(outcome(step));
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("rank 1 cannot register in its copy of the layer: "
+                                            "Parameter 'late' already defined")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("when the layer is made")));
+  ranks.expect_ends();
+}
+
 TEST(WorldCalls, PathsOfACheckpointMustBeTheSame) {
   // The message shows a part of a long path.
   const std::string name = "/paths" + std::to_string(getpid());

@@ -1,5 +1,6 @@
 #include "gpipe/internal/call/together.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -64,6 +65,30 @@ std::vector<double> of_last_stages(const World& world, const std::vector<std::st
   std::vector<double> all(bytes.size() / sizeof(double));
   if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
   return all;
+}
+
+// What layers have registered is known to all, or refused by all.
+void take_news(Processes& processes, const std::string& name, const std::vector<std::string>& news,
+               LateRegistrations& registrations) {
+  const auto is_empty = [](const std::string& text) { return text.empty(); };
+  if (std::all_of(news.begin(), news.end(), is_empty)) return;
+  LateRegistrations::Names names;
+  std::string why_not;
+  try {
+    names = registrations.take(news);
+  } catch (const c10::Error& error) {
+    why_not = error.what_without_backtrace();
+  }
+  const std::vector<std::string> all = exchange_long(
+      processes, "what layers have registered in " + name, why_not, /*is_patient=*/false);
+  const auto first = std::find_if_not(all.begin(), all.end(), is_empty);
+  if (first != all.end()) {
+    found_by_all(absl::StrCat(
+        name, ": a layer has registered a parameter or a buffer in a forward, which rank ",
+        first - all.begin(), " cannot register in its copy of the layer: ", *first,
+        ". Register it, with its shape, when the layer is made"));
+  }
+  registrations.know(std::move(names));
 }
 
 const char* yes_or_no(bool value) { return value ? "yes" : "no"; }
@@ -214,7 +239,7 @@ CallLosses end_together(const World& world, const std::string& name,
     of_ranks.push_back(both.substr(blank + 1, size));
     both.erase(0, blank + 1 + size);
   }
-  registrations.take(news);
+  take_news(*world.processes(), name, news, registrations);
   const std::vector<double> numbers = of_last_stages(world, of_ranks, last);
   CallLosses all;
   for (size_t k = 0; k < numbers.size(); k += 2) {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -179,8 +179,8 @@ std::string LateRegistrations::news() const {
   return bytes;
 }
 
-void LateRegistrations::take(const std::vector<std::string>& news) {
-  std::map<size_t, std::vector<std::string>> names;  // [layer] of those that have changed
+LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>& news) {
+  Names names;
   std::vector<Registration> told;
   for (size_t rank = 0; rank < news.size(); ++rank) {
     const size_t first = rank % static_cast<size_t>(processes_each_);
@@ -230,6 +230,10 @@ void LateRegistrations::take(const std::vector<std::string>& news) {
     }
     put(*layer.module, one, tensor);
   }
+  return names;
+}
+
+void LateRegistrations::know(Names names) {
   for (auto& [layer, own] : names) layers_[layer].names = std::move(own);
 }
 

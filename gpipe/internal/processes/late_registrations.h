@@ -8,7 +8,9 @@
 
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,7 +35,13 @@ class LateRegistrations {
   // shapes and types on meta, under the same names, and one tensor where theirs is one. `news`: of
   // all processes, by rank. Throws FoundByAll, and changes nothing, if a layer does not have any
   // more what it had, or has registered something else in another replica.
-  void take(const std::vector<std::string>& news);
+  //
+  // Throws c10::Error if LibTorch refuses a name here, which it may in this process alone: a layer
+  // may have registered an undefined tensor under it. So nothing counts as known by all until
+  // know(), which gets what take() has returned.
+  using Names = std::map<size_t, std::vector<std::string>>;  // [layer] of those that have changed
+  Names take(const std::vector<std::string>& news);
+  void know(Names names);
 
  private:
   struct Known {

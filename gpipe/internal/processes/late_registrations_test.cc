@@ -65,8 +65,8 @@ struct Side {
 
 void tell(Side& first, Side& second) {
   const std::vector<std::string> news = {first.late.news(), second.late.news()};
-  first.late.take(news);
-  second.late.take(news);
+  first.late.know(first.late.take(news));
+  second.late.know(second.late.take(news));
 }
 
 std::string found(LateRegistrations& late, const std::vector<std::string>& news) {
@@ -133,6 +133,18 @@ TEST(LateRegistrations, WhatIsGoneIsNamedByAll) {
   EXPECT_THAT(found(first.late, news),
               AllOf(HasSubstr("layer 0 ('0')"), HasSubstr("parameter inner.weight")));
   EXPECT_EQ(found(second.late, news), found(first.late, news));
+}
+
+// LibTorch lists no undefined tensor, but keeps its name.
+TEST(LateRegistrations, ANameThatIsTakenIsNotKnownUntilAllHaveIt) {
+  Side first(0);
+  Side second(1);
+  second.layers[0]->register_parameter("late", at::Tensor(), /*requires_grad=*/false);
+  first.layers[0]->register_parameter("late", at::zeros({2}));
+  const std::vector<std::string> news = {first.late.news(), second.late.news()};
+  (void)first.late.take(news);
+  EXPECT_THROW((void)second.late.take(news), c10::Error);
+  EXPECT_EQ(first.late.news(), news[0]) << "it is told again";
 }
 
 TEST(LateRegistrations, ReplicasMustRegisterTheSame) {
