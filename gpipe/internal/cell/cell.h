@@ -203,6 +203,7 @@ struct Cell {
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
     GivenGenerators given;                  // to operators in its forward
     std::vector<BufferValue> buffers;       // that forwards change, as they were before its own
+    std::optional<CellGraph> graph = {};    // of the forward, if it may serve (LayerBuffers)
     bool done = false;                      // the graph is there again, before its backward
   };
   std::optional<Recompute> recompute;

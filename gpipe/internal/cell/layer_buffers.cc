@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -70,9 +71,9 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   if (known_) return;
   known_ = true;
   questions_.resize(layers.size());
-  absl::flat_hash_map<const c10::TensorImpl*, Habit> habits;
+  absl::flat_hash_map<const c10::TensorImpl*, std::pair<Habit, bool>> habits;
   for (const Entry& entry : entries_) {
-    habits.emplace(entry.buffer.unsafeGetTensorImpl(), entry.habit);
+    habits.try_emplace(entry.buffer.unsafeGetTensorImpl(), entry.habit, entry.was_changed);
   }
   const std::vector<Entry> former = std::exchange(entries_, {});  // alive: no address comes again
   holders_.clear();
@@ -91,7 +92,7 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
         entry.layer = k;
         entry.is_shared = others.is_shared(buffer);
         const auto found = habits.find(buffer.unsafeGetTensorImpl());
-        if (found != habits.end()) entry.habit = found->second;
+        if (found != habits.end()) std::tie(entry.habit, entry.was_changed) = found->second;
         entries_.push_back(std::move(entry));
       }
     }
@@ -110,8 +111,8 @@ void LayerBuffers::check_registered() const {
   }
 }
 
-LayerBuffers::Mark LayerBuffers::mark_of(const at::Tensor& buffer) {
-  Mark mark;
+BufferMark LayerBuffers::mark_of(const at::Tensor& buffer) {
+  BufferMark mark;
   mark.version = version_of(buffer);
   mark.memory = storage_of(buffer);
   if (mark.memory != nullptr) mark.offset = buffer.storage_offset();
@@ -128,9 +129,23 @@ std::string LayerBuffers::name_of(const Entry& entry, const std::vector<Layer>& 
   return absl::StrCat("a buffer of layer ", layer.index, " ('", layer.name, "')");
 }
 
-bool LayerBuffers::is_small(const Entry& entry) {
-  return is_plain_on_cpu(entry.buffer) &&
-         entry.buffer.numel() * static_cast<int64_t>(entry.buffer.element_size()) <= kSmallBytes;
+bool LayerBuffers::is_small(const at::Tensor& buffer) {
+  return is_plain_on_cpu(buffer) &&
+         buffer.numel() * static_cast<int64_t>(buffer.element_size()) <= kSmallBytes;
+}
+
+bool LayerBuffers::is_as_left(const BufferValue& value) {
+  return mark_of(value.buffer) == value.after &&
+         (!value.value_after.defined() || have_same_bits(value.buffer, value.value_after));
+}
+
+bool LayerBuffers::may_need_graph(const std::vector<BufferValue>& kept) {
+  return std::any_of(kept.begin(), kept.end(),
+                     [](const BufferValue& each) { return each.is_first; });
+}
+
+bool LayerBuffers::may_use_graph(const std::vector<BufferValue>& kept) {
+  return std::all_of(kept.begin(), kept.end(), is_as_left);
 }
 
 bool LayerBuffers::is_compared(const Entry& entry) const {
@@ -138,7 +153,7 @@ bool LayerBuffers::is_compared(const Entry& entry) const {
     case Habit::kByOperators:
       return false;
     case Habit::kStill:
-      return is_small(entry);
+      return is_small(entry.buffer);
     case Habit::kUnknown:
     case Habit::kRewritten:
     case Habit::kChanged:
@@ -203,6 +218,7 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
+    const bool was_changed = std::exchange(entry.was_changed, changed);
     if (changed && !start.defined()) {  // the next forward has a copy
       entry.habit = Habit::kUnknown;
       is_known = false;
@@ -219,8 +235,10 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     }
     // A small one may begin to change with a later micro-batch.
     if (start.defined() && !entry.is_shared &&
-        (entry.habit == Habit::kChanged || is_small(entry))) {
-      kept.push_back({entry.buffer, std::move(start)});
+        (entry.habit == Habit::kChanged || is_small(entry.buffer))) {
+      const bool is_first = changed && !was_changed;
+      kept.push_back({entry.buffer, std::move(start), is_first, mark_of(entry.buffer),
+                      is_first && is_small(entry.buffer) ? copy_of(entry.buffer) : at::Tensor()});
     }
   }
   if (!is_known) return std::nullopt;
@@ -244,11 +262,11 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
   size_t next = 0;  // they are in the order of the entries
   for (Entry& entry : entries_) {
     if (!entry.start.defined()) continue;
-    const at::Tensor* value = nullptr;
+    const BufferValue* value = nullptr;
     for (size_t k = 0; k < kept.size() && value == nullptr; ++k) {
       const size_t place = (next + k) % kept.size();
       if (!kept[place].buffer.is_same(entry.buffer)) continue;
-      value = &kept[place].value;
+      value = &kept[place];
       next = place + 1;
     }
     TORCH_CHECK(
@@ -259,11 +277,12 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
         kHint);
     // What no forward has changed, others may have: a hook, the caller.
     if (value == nullptr || entry.habit != Habit::kChanged ||
-        (is_plain_on_cpu(entry.buffer) && have_same_bits(entry.start, *value))) {
+        (value->is_first && is_as_left(*value)) ||
+        (is_plain_on_cpu(entry.buffer) && have_same_bits(entry.start, value->value))) {
       continue;
     }
-    entry.found = std::exchange(entry.start, *value);
-    put(entry.buffer, *value);
+    entry.found = std::exchange(entry.start, value->value);
+    put(entry.buffer, value->value);
   }
   for (Entry& entry : entries_) entry.mark = mark_of(entry.buffer);
 }

@@ -9,6 +9,12 @@
 // version counters and memory, and for those that were written to, and small ones, from values. A
 // model whose layers write nothing pays for the comparison of counters alone.
 //
+// A change that the forward before did not make may be of a cache, which is filled when it is first
+// needed, or grows, and whose layer remembers that in a member. With the former value put back the
+// layer would use an empty cache. It is told from a counter by what follows: as long as nobody
+// writes to the buffer again, it stays as the forward has left it, and the cell's backward takes
+// the graph of the forward, which is kept until then.
+//
 // A buffer that layers of two stages have registered must not change: nobody may set it while the
 // other stage runs.
 //
@@ -37,10 +43,25 @@
 
 namespace gpipe::internal {
 
-// The value of a buffer at some time, in memory of its own.
+// What tells that a buffer was written to.
+struct BufferMark {
+  int64_t version = 0;
+  const void* memory = nullptr;
+  int64_t offset = 0;
+  int64_t elements = 0;
+  bool operator==(const BufferMark& other) const {
+    return version == other.version && memory == other.memory && offset == other.offset &&
+           elements == other.elements;
+  }
+};
+
+// A buffer around a forward.
 struct BufferValue {
   at::Tensor buffer;
-  at::Tensor value;
+  at::Tensor value;        // before it, in memory of its own
+  bool is_first = false;   // it has changed the buffer, and the forward before had not
+  BufferMark after;        // behind it
+  at::Tensor value_after;  // the same of a small one that it was the first to change
 };
 
 // A stage's buffers. Requirements: forwards and recomputes do not overlap; each begins with its
@@ -76,6 +97,11 @@ class LayerBuffers {
   std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
                                                       const Others& others, const Later& later);
 
+  // `kept`: what end_forward() gave. Whether the forward's graph must be kept, because it may serve
+  // instead of a recompute; and whether it does, because nobody has written to a buffer since.
+  static bool may_need_graph(const std::vector<BufferValue>& kept);
+  static bool may_use_graph(const std::vector<BufferValue>& kept);
+
   // `kept`: what end_forward() gave. Throws c10::Error for a buffer that changes, and did not when
   // this cell's forward ran.
   void begin_recompute(const std::vector<Layer>& layers, const std::vector<BufferValue>& kept,
@@ -95,22 +121,13 @@ class LayerBuffers {
     kChanged,      // forwards change it
     kByOperators,  // operators do, as running statistics
   };
-  struct Mark {
-    int64_t version = 0;
-    const void* memory = nullptr;
-    int64_t offset = 0;
-    int64_t elements = 0;
-    bool operator==(const Mark& other) const {
-      return version == other.version && memory == other.memory && offset == other.offset &&
-             elements == other.elements;
-    }
-  };
   struct Entry {
     at::Tensor buffer;
     size_t layer;    // position
     bool is_shared;  // as in Others
     Habit habit = Habit::kUnknown;
-    Mark mark;         // at the begin
+    bool was_changed = false;  // by the last forward
+    BufferMark mark;           // at the begin
     at::Tensor start;  // its value at the begin, of those that are compared; undefined: none
     at::Tensor found;  // of a recompute: what to put back; undefined: nothing
   };
@@ -118,12 +135,13 @@ class LayerBuffers {
   void know(const std::vector<Layer>& layers, const Others& others);
   bool is_compared(const Entry& entry) const;
   const PhaseQuestions& questions_of(const Entry& entry) const { return questions_[entry.layer]; }
-  static Mark mark_of(const at::Tensor& buffer);
+  static BufferMark mark_of(const at::Tensor& buffer);
+  static bool is_as_left(const BufferValue& value);
   // "the buffer '1.count' of layer 4 ('1')"
   static std::string name_of(const Entry& entry, const std::vector<Layer>& layers);
   // Whether its value is another one than at the begin.
   bool is_changed(Entry& entry, const Later& later) const;
-  static bool is_small(const Entry& entry);
+  static bool is_small(const at::Tensor& buffer);
   // What the layers have registered, as often as they have.
   std::vector<at::Tensor> registered() const;
   // Throws c10::Error if a recompute has registered other tensors in place of those of its begin.

@@ -261,7 +261,10 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   // What cannot be recomputed keeps its graph: a layer has changed a buffer for the first time.
   if (buffers && any_needs_grad(outputs)) {
     cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
-                                     *std::move(buffers), false};
+                                     *std::move(buffers)};
+    if (LayerBuffers::may_need_graph(cell.recompute->buffers)) {
+      cell.recompute->graph = std::move(result.graph);
+    }
     result.graph = CellGraph();
   } else {
     inputs.clear();
@@ -280,6 +283,13 @@ CellGraph Stage::recompute(const RunContext& run, int64_t micro_batch, Cell::Rec
   check_kept(index_, kept.inputs, "between its forward and its recompute",
              [this] { return current_layer(); });
   run.plan.model.check_parameters(index_);
+  if (kept.graph) {
+    if (LayerBuffers::may_use_graph(kept.buffers)) {
+      recomputing_ = false;
+      return std::exchange(*kept.graph, CellGraph());
+    }
+    kept.graph.reset();
+  }
   std::vector<Packet> copy;
   if (run.keep_graph) copy = kept.inputs;
   CallerStateScope state(run.plan.forward_state);

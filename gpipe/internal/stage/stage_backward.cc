@@ -248,6 +248,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     cell.loss.reset();
     cell.seed.reset();
   } else if (cell.recompute) {
+    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // it serves again
     cell.graph = CellGraph();  // made again next time
     cell.recompute->done = false;
   }

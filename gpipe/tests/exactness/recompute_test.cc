@@ -467,6 +467,38 @@ std::vector<WritingLayer> writing_layers() {
       [](WriterImpl& self, const Tensor& x) {
         return x * self.own[0].narrow(0, 0, x.size(0)).clone();
       });
+  // The members that say so are not put back.
+  add(
+      all, "a cache that is filled once",
+      [=] {
+        return std::vector<Tensor>{zeros({400, kWidth})};
+      },
+      [filled = false](WriterImpl& self, const Tensor&) mutable {
+        if (!std::exchange(filled, true)) self.own[0].copy_(torch::ones({400, kWidth}) * 2);
+      },
+      [](WriterImpl& self, const Tensor& x) { return x * self.own[0].narrow(0, 0, x.size(0)); });
+  add(
+      all, "a cache that grows",
+      [=] {
+        return std::vector<Tensor>{zeros({0, kWidth}), zeros({0, kWidth})};
+      },
+      [length = int64_t{0}](WriterImpl& self, const Tensor& x) mutable {
+        const int64_t needed = x.size(0) + (x.abs().max().item<float>() > 2 ? 1 : 0);
+        if (needed <= length) return;
+        length = needed;
+        for (Tensor& cache : self.own) cache.set_data(torch::ones({needed, kWidth}) * 2);
+      },
+      [](WriterImpl& self, const Tensor& x) { return x * self.own[1].narrow(0, 0, x.size(0)); });
+  add(
+      all, "a small cache and a counter",
+      [=] {
+        return std::vector<Tensor>{zeros({kWidth}), zeros({kWidth})};
+      },
+      [filled = false](WriterImpl& self, const Tensor&) mutable {
+        if (!std::exchange(filled, true)) self.own[0].fill_(2);
+        self.own[1].add_(1);
+      },
+      [](WriterImpl& self, const Tensor& x) { return x * self.own[0] + self.own[1].clone(); });
   add(
       all, "asks",
       [=] {
