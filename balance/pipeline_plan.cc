@@ -13,7 +13,6 @@
 
 #include "command/files.h"
 #include "gpipe/pipeline_setup.h"
-#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -354,15 +353,7 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
 }
 
 PipelinePlan load_plan(const std::string& path) {
-  std::string text;
-  try {
-    text = command::read_file(path);
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(error.what());
-  }
-  if (text.empty()) {
-    throw std::invalid_argument("cannot read " + text::shown(path) + ": it is empty");
-  }
+  const std::string text = command::read_given_file(path);
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool is_json = first != std::string::npos && text[first] == '{';
   return is_json ? plan_from_json(text, path) : plan_from_text(text, path);

@@ -9,7 +9,6 @@
 
 #include "balance/profile_checks.h"
 #include "command/files.h"
-#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -179,16 +178,7 @@ void save_profile(const std::string& path, const SavedProfile& saved) {
 }
 
 SavedProfile load_profile(const std::string& path) {
-  std::string text;
-  try {
-    text = command::read_file(path);
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(error.what());
-  }
-  if (text.empty()) {
-    throw std::invalid_argument("cannot read " + text::shown(path) + ": it is empty");
-  }
-  return profile_from_json(text, path);
+  return profile_from_json(command::read_given_file(path), path);
 }
 
 }  // namespace gpipe::balance

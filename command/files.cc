@@ -112,6 +112,19 @@ std::string read_file(const std::string& path) {
       (errno == EISDIR ? std::string("it is a folder") : std::string(std::strerror(errno))));
 }
 
+std::string read_given_file(const std::string& path) {
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(error.what());
+  }
+  if (text.empty()) {
+    throw std::invalid_argument("cannot read " + text::shown(path) + ": it is empty");
+  }
+  return text;
+}
+
 bool same_file(const std::string& a, const std::string& b) {
   if (is_special(a) || is_special(b)) return false;
   std::error_code error;

@@ -15,6 +15,10 @@ std::string user_path(const std::string& path);
 // `path`: it is a folder", for what cannot be read.
 std::string read_file(const std::string& path);
 
+// The same of a file that somebody has given to be read: throws std::invalid_argument, also for an
+// empty one.
+std::string read_given_file(const std::string& path);
+
 // Whether both paths lead to one file, by links too, also where it is not there yet. What is not a
 // file (/dev/null, a terminal, a pipe) takes any number of results.
 bool same_file(const std::string& a, const std::string& b);

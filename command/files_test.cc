@@ -128,6 +128,9 @@ TEST(ReadFile, GivesAllOrSaysWhyNot) {
   write_file_atomically(path, bytes);
   EXPECT_EQ(read_file(path), bytes);
   EXPECT_EQ(read_file("/dev/null"), "");
+  EXPECT_EQ(read_given_file(path), bytes);
+  EXPECT_THROW(read_given_file("/dev/null"), std::invalid_argument);
+  EXPECT_THROW(read_given_file(::testing::TempDir()), std::invalid_argument);
   EXPECT_THAT([] { read_file(::testing::TempDir()); },
               ThrowsMessage<std::runtime_error>(EndsWith(": it is a folder")));
   EXPECT_THAT(

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -85,7 +86,10 @@ std::optional<double> core_quota(const std::string& file, const std::string& fol
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const bool is_v2 = controllers.empty();
     if (!is_v2 && !has_cpu(controllers)) continue;
-    const std::string mount = folder + (is_v2 ? "" : "/" + controllers);
+    std::string mount = folder + (is_v2 ? "" : "/" + controllers);
+    // Older systems list the controllers in another order than in the folder's name, and have a
+    // link of each controller's own.
+    if (!is_v2 && !std::filesystem::exists(mount)) mount = folder + "/cpu";
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();
       take(is_v2 ? quota_v2(mount + path) : quota_v1(mount + path));

@@ -68,6 +68,10 @@ TEST(CoreQuota, OfTheFirstVersion) {
   EXPECT_EQ(quota("4:cpu:/host/path\n",
                   {{"/cpu/cpu.cfs_quota_us", "50000"}, {"/cpu/cpu.cfs_period_us", "25000"}}),
             2);
+  // CentOS 7 says cpuacct,cpu, and has cpu,cpuacct and links to it.
+  EXPECT_EQ(quota("4:cpuacct,cpu:/a\n",
+                  {{"/cpu/a/cpu.cfs_quota_us", "75000"}, {"/cpu/a/cpu.cfs_period_us", "25000"}}),
+            3);
 }
 
 TEST(CoreQuota, WhatCannotBeReadIsNone) {
