@@ -75,7 +75,7 @@ fails() {
 # In one process, after the training.
 fails "--trace=/nonexistent/trace: cannot be written" --trace=/nonexistent/trace
 # Wrong usage, in all of them. torchrun also says why in its summary: each process has left it the reason.
-fails "--text=/nonexistent: it cannot be read" --text=/nonexistent
+fails "--text=/nonexistent: cannot read /nonexistent: No such file" --text=/nonexistent
 fails "--stages=1: .* for 1 process, and there are 2" --stages=1
 [[ ${launcher} != torchrun ]] || expect grep -q 'traceback : --stages=1: .*process' "${TEST_TMPDIR}/err"
 tail -n 25 "${TEST_TMPDIR}/err"
