@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/call/bridge.h"
@@ -700,6 +701,13 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     check_layers();
+    // With other arguments each process would scale its gradients by another factor.
+    if (processes() != nullptr) {
+      internal::agree_on_names(world_, call_name("clip_grad_norm_"),
+                               absl::StrFormat("%.17g, %.17g, %s", max_norm, norm_type,
+                                               error_if_nonfinite ? "true" : "false"),
+                               pipeline_->late_registrations());
+    }
     const torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
@@ -736,6 +744,10 @@ std::string GPipeImpl::parameter_hash() const {
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     check_layers();
+    if (processes() != nullptr) {
+      internal::agree_on_names(world_, call_name("parameter_hash"), /*arguments=*/"",
+                               pipeline_->late_registrations());
+    }
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     if (processes() != nullptr) {
       // Copies of tied ones may have the last step's values.

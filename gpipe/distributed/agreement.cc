@@ -47,8 +47,9 @@ std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64
          ". Each rank counts the calls of all ranks that it has begun, also those that failed, and "
          "one failed on " +
          name_of(ahead) + " before " + name_of(behind) +
-         " came to it. All ranks throw this, and go on together with call " + next +
-         "; until then the calls of " + name_of(behind) + " throw";
+         " came to it. Every rank that has not begun call " + next +
+         " throws this, and all go on together with that call; until then the calls of " +
+         name_of(behind) + " throw";
 }
 
 }  // namespace

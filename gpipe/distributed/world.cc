@@ -132,7 +132,11 @@ class ConnectedProcesses final : public Processes {
   const std::chrono::milliseconds call_limit_;
   std::timed_mutex call_;                  // held by a call; what follows belongs to it
   std::atomic<std::thread::id> caller_{};  // who holds it
-  std::unique_ptr<Group> group_;           // of this epoch
+  // Calls that have waited for it in vain. They count as begun when the one that has it has gone
+  // well. If that fails, it may be because it waits for them: a layer has made them, and they are
+  // none of all ranks.
+  std::atomic<uint64_t> missed_calls_{0};
+  std::unique_ptr<Group> group_;  // of this epoch
   const LinkKind* const kind_;
   std::unique_ptr<LinkPools> links_;  // of this epoch
   // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
@@ -164,6 +168,7 @@ class ConnectedProcesses::ConnectedCall final : public Call {
   }
 
   void failed() noexcept override {
+    processes_.missed_calls_ = 0;
     processes_.write_error_file();
     processes_.failure_is_told_ = true;
     if (processes_.failure_is_reported_) return;
@@ -181,6 +186,7 @@ class ConnectedProcesses::ConnectedCall final : public Call {
   }
 
   void failed_on_all() noexcept override {
+    processes_.missed_calls_ = 0;
     processes_.write_error_file();
     call_.done();
   }
@@ -206,8 +212,10 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
   bool is_free = false;
   {
     const internal::WaitScope waits;
-    is_free = lock.try_lock_for(std::min<std::chrono::milliseconds>(call_limit_, kLongestWait));
+    is_free = lock.try_lock_for(call_limit_);
   }
+  // The same call of another rank may come through.
+  if (!is_free) ++missed_calls_;
   TORCH_CHECK_VALUE(is_free,
                     "another thread of this process has been in a call of all processes for ",
                     std::chrono::duration<double>(call_limit_).count(),
@@ -215,7 +223,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
                     "layer, a loss function, a hook or an observer has started this thread, and "
                     "waits for it, the call would wait for itself: make this one before or after");
   failure_is_reported_ = false;
-  control().count_call();
+  for (uint64_t begun = missed_calls_.exchange(0) + 1; begun > 0; --begun) control().count_call();
   std::unique_ptr<ConnectedCall> call;
   try {
     const bool must_go_on = control().failed();
@@ -244,9 +252,12 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     throw;
   } catch (...) {
     // What it writes is the call's, whose lock is still held: a call of another thread waits.
-    call.reset();
-    failure_is_told_ = control().failed();
-    write_error_file();
+    if (call != nullptr) {
+      call->failed();
+    } else {
+      failure_is_told_ = control().failed();
+      write_error_file();
+    }
     throw;
   }
 }
@@ -327,9 +338,12 @@ World World::from_environment(const WorldOptions& options) {
   const distributed::Environment environment = distributed::environment_of_this_process();
   if (environment.size == 1) return World();
   distributed::SessionOptions session;
-  session.rendezvous_limit = options.rendezvous_limit;
-  session.silence_limit = options.silence_limit;
-  session.call_limit = options.call_limit;
+  const auto limit = [](std::chrono::milliseconds given) {
+    return std::min<std::chrono::milliseconds>(given, distributed::kLongestWait);
+  };
+  session.rendezvous_limit = limit(options.rendezvous_limit);
+  session.silence_limit = limit(options.silence_limit);
+  session.call_limit = limit(options.call_limit);
   session.announce = options.announce;
   try {
     const distributed::LinkKind* kind = nullptr;
@@ -338,7 +352,7 @@ World World::from_environment(const WorldOptions& options) {
       kind->check_available();
     }
     return World(std::make_shared<distributed::ConnectedProcesses>(
-                     distributed::Session::connect(environment, session), kind, options.call_limit),
+                     distributed::Session::connect(environment, session), kind, session.call_limit),
                  environment.rank, environment.size, environment.local_rank);
   } catch (...) {
     distributed::ErrorFile(environment.error_file).write(distributed::text_of_current_exception());

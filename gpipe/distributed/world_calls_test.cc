@@ -235,6 +235,35 @@ TEST(WorldCalls, ARankThatIsLateWithoutAFailure) {
   }
 }
 
+// A second thread of rank 0 waits in vain while the step takes long; that of rank 1 begins to wait
+// later, and comes through.
+TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
+  std::thread second;
+  Loop loop;
+  loop.first_layer = [](int64_t, int64_t b, torch::Tensor value) {
+    if (b == kStrange) sleep_for(kCallLimit * 2);  // for each of two micro-batches
+    return same(value);
+  };
+  loop.call = [&](GPipe& pipe, int64_t b) {
+    if (b == kStrange) {
+      second = std::thread([&pipe] {
+        sleep_for(pipe->is_here(0) ? kCallLimit / 2 : kCallLimit * 7 / 2);
+        try {
+          (void)pipe->parameter_hash();
+        } catch (const std::exception&) {
+        }
+      });
+    }
+    const double found = pipe->step({x(b)}, {t(b)}, loss).loss;
+    if (b == kBatches - 1) second.join();
+    return found;
+  };
+  const std::vector<std::string> marks = run(loop);
+  EXPECT_EQ(marks[0], marks[1]);
+  EXPECT_THAT(marks[0], AllOf(StartsWith("..."), ::testing::EndsWith("..")));
+  EXPECT_EQ(marks[0].find('!'), std::string::npos) << marks[0];
+}
+
 // Its type does not say which rank has thrown it.
 TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   Loop loop;

@@ -288,6 +288,37 @@ TEST(WorldCheckpoint, WhatALayerRegistersInItsFirstForwardIsTheModelsInAllProces
   }
 }
 
+TEST(WorldCheckpoint, WhatALayerRegistersInAStepThatFailsIsTheModelsToo) {
+  std::string want;
+  for (const std::vector<int64_t>& balance :
+       std::vector<std::vector<int64_t>>{{4}, {2, 2}, {1, 2, 1}}) {
+    WorldRanks ranks(static_cast<int64_t>(balance.size()), [&](const World& world, const Say& say) {
+      say(distributed::outcome([&] {
+        GPipe pipe = late_pipeline(world, balance);
+        const auto fails = [](const Tensors&, const Tensors&) -> at::Tensor {
+          throw std::runtime_error("no loss");
+        };
+        std::string text;
+        try {
+          pipe->step({at::ones({2, 4})}, {}, fails);
+        } catch (const std::exception&) {
+          text = "failed ";
+        }
+        for (const at::Tensor& parameter : pipe->local_parameters()) {
+          parameter.mutable_grad() = at::ones_like(parameter);
+        }
+        text += std::to_string(pipe->clip_grad_norm_(0.5));
+        return text + " " + pipe->parameter_hash();
+      }));
+    });
+    const std::vector<std::string> lines = ranks.lines();
+    if (want.empty()) want = lines[0];
+    EXPECT_THAT(lines, Each(want));
+    EXPECT_THAT(want, ::testing::StartsWith("failed "));
+    ranks.expect_ends();
+  }
+}
+
 TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {

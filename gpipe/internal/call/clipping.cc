@@ -10,11 +10,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <iomanip>
-#include <limits>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -155,11 +152,6 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   if (world.processes() == nullptr) {
     for (auto& [parameter, norm] : norms_here) norms.push_back(std::move(norm));
   } else {
-    // With others each process would scale its gradients by another factor.
-    std::ostringstream arguments;
-    arguments << std::setprecision(std::numeric_limits<double>::max_digits10) << max_norm << ", "
-              << norm_type << ", " << (error_if_nonfinite ? "true" : "false");
-    world.processes()->agree("the arguments of " + name, arguments.str());
     norms = of_all(world, name, norms_here, keys);
   }
   if (norms.empty()) return 0;

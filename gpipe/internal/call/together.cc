@@ -91,6 +91,27 @@ void take_news(Processes& processes, const std::string& name, const std::vector<
   registrations.know(std::move(names));
 }
 
+// What each process gives, by rank. What layers have registered goes with it, and is then known to
+// all.
+std::vector<std::string> exchange_with_news(Processes& processes, const std::string& name,
+                                            const std::string& exchange_name,
+                                            const std::string& own, bool is_patient,
+                                            LateRegistrations& registrations) {
+  // The size of what is given, this, and the news.
+  std::vector<std::string> news =
+      exchange_long(processes, exchange_name,
+                    absl::StrCat(own.size(), " ", own, registrations.news()), is_patient);
+  std::vector<std::string> given;
+  for (std::string& both : news) {
+    const size_t blank = both.find(' ');
+    const size_t size = std::stoull(both.substr(0, blank));
+    given.push_back(both.substr(blank + 1, size));
+    both.erase(0, blank + 1 + size);
+  }
+  take_news(processes, name, news, registrations);
+  return given;
+}
+
 const char* yes_or_no(bool value) { return value ? "yes" : "no"; }
 
 }  // namespace
@@ -225,21 +246,10 @@ CallLosses end_together(const World& world, const std::string& name,
       own.push_back(losses->shares[i]);
     }
   }
-  // The size of the losses, they, and the news. Another process may compute for long yet; all are
-  // in this call.
-  const std::string bytes = bytes_of(own);
-  std::vector<std::string> news =
-      exchange_long(*world.processes(), "the end of " + name,
-                    absl::StrCat(bytes.size(), " ", bytes, registrations.news()),
-                    /*is_patient=*/true);
-  std::vector<std::string> of_ranks;  // losses
-  for (std::string& both : news) {
-    const size_t blank = both.find(' ');
-    const size_t size = std::stoull(both.substr(0, blank));
-    of_ranks.push_back(both.substr(blank + 1, size));
-    both.erase(0, blank + 1 + size);
-  }
-  take_news(*world.processes(), name, news, registrations);
+  // Another process may compute for long yet; all are in this call.
+  const std::vector<std::string> of_ranks =
+      exchange_with_news(*world.processes(), name, "the end of " + name, bytes_of(own),
+                         /*is_patient=*/true, registrations);
   const std::vector<double> numbers = of_last_stages(world, of_ranks, last);
   CallLosses all;
   for (size_t k = 0; k < numbers.size(); k += 2) {
@@ -247,6 +257,18 @@ CallLosses end_together(const World& world, const std::string& name,
     all.shares.push_back(numbers[k + 1]);
   }
   return all;
+}
+
+void agree_on_names(const World& world, const std::string& name, const std::string& arguments,
+                    LateRegistrations& registrations) {
+  const std::string what = "the arguments of " + name;
+  const std::vector<std::string> all = exchange_with_news(*world.processes(), name, what, arguments,
+                                                          /*is_patient=*/false, registrations);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    found_by_all(absl::StrCat(what, " must be the same on all ranks: rank 0 has '", all[0],
+                              "', rank ", rank, " has '", all[rank], "'"));
+  }
 }
 
 }  // namespace gpipe::internal

@@ -72,6 +72,12 @@ CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations);
 
+// The begin of a call about all parameters by their names: compares its arguments. What layers have
+// registered since the last call that ended well, in a step that failed say, is then known to all
+// processes, so that all have the same names.
+void agree_on_names(const World& world, const std::string& name, const std::string& arguments,
+                    LateRegistrations& registrations);
+
 }  // namespace gpipe::internal
 
 #endif  // GPIPE_INTERNAL_CALL_TOGETHER_H_

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -71,11 +70,9 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   if (known_) return;
   known_ = true;
   questions_.resize(layers.size());
-  absl::flat_hash_map<const c10::TensorImpl*, std::pair<Habit, bool>> habits;
-  for (const Entry& entry : entries_) {
-    habits.try_emplace(entry.buffer.unsafeGetTensorImpl(), entry.habit, entry.was_changed);
-  }
   const std::vector<Entry> former = std::exchange(entries_, {});  // alive: no address comes again
+  absl::flat_hash_map<const c10::TensorImpl*, const Entry*> former_of;
+  for (const Entry& entry : former) former_of.emplace(entry.buffer.unsafeGetTensorImpl(), &entry);
   holders_.clear();
   registered_.clear();
   absl::flat_hash_map<const c10::TensorImpl*, size_t> seen;
@@ -91,8 +88,12 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
         entry.buffer = buffer;
         entry.layer = k;
         entry.is_shared = others.is_shared(buffer);
-        const auto found = habits.find(buffer.unsafeGetTensorImpl());
-        if (found != habits.end()) std::tie(entry.habit, entry.was_changed) = found->second;
+        const auto found = former_of.find(buffer.unsafeGetTensorImpl());
+        if (found != former_of.end()) {
+          entry.habit = found->second->habit;
+          entry.was_changed = found->second->was_changed;
+          entry.unchanged = found->second->unchanged;
+        }
         entries_.push_back(std::move(entry));
       }
     }
@@ -182,6 +183,16 @@ bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
   return false;
 }
 
+void LayerBuffers::begin_run() {
+  known_ = false;
+  // Cells of a run that is over may still be recomputed, but not behind so many forwards.
+  for (Entry& entry : entries_) {
+    if (entry.habit == Habit::kChanged && entry.unchanged >= kForgottenAfter) {
+      entry.habit = Habit::kUnknown;
+    }
+  }
+}
+
 void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others& others) {
   know(layers, others);
   for (Entry& entry : entries_) {
@@ -225,9 +236,10 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
       continue;
     }
     TORCH_CHECK(!changed || !entry.is_shared, name_of(entry, layers),
-                " was changed by a forward, and a layer of another stage has the same buffer, so "
-                "that its value would depend on timing. Give each stage a buffer of its own, or "
-                "keep these layers in one partition");
+                " was changed by a forward, and a layer of another stage has the same buffer, or "
+                "one in the same memory, so that its value would depend on timing. Give each stage "
+                "a buffer of its own, or keep these layers in one partition");
+    entry.unchanged = changed ? 0 : entry.unchanged + 1;
     if (changed) {
       entry.habit = Habit::kChanged;
     } else if (entry.habit == Habit::kUnknown || entry.habit == Habit::kStill) {
@@ -237,7 +249,7 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     if (start.defined() && !entry.is_shared &&
         (entry.habit == Habit::kChanged || is_small(entry.buffer))) {
       const bool is_first = changed && !was_changed;
-      kept.push_back({entry.buffer, std::move(start), is_first, mark_of(entry.buffer),
+      kept.push_back({entry.buffer, std::move(start), entry.mark, is_first, mark_of(entry.buffer),
                       is_first && is_small(entry.buffer) ? copy_of(entry.buffer) : at::Tensor()});
     }
   }
@@ -277,10 +289,13 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
         kHint);
     // What no forward has changed, others may have: a hook, the caller.
     if (value == nullptr || entry.habit != Habit::kChanged ||
-        (value->is_first && is_as_left(*value)) ||
-        (is_plain_on_cpu(entry.buffer) && have_same_bits(entry.start, value->value))) {
+        (value->is_first && is_as_left(*value))) {
       continue;
     }
+    // To write what is there would spoil what a graph has saved.
+    const bool is_there = is_plain_on_cpu(entry.buffer) ? have_same_bits(entry.start, value->value)
+                                                        : mark_of(entry.buffer) == value->before;
+    if (is_there) continue;
     entry.found = std::exchange(entry.start, value->value);
     put(entry.buffer, value->value);
   }

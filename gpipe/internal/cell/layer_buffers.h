@@ -58,7 +58,8 @@ struct BufferMark {
 // A buffer around a forward.
 struct BufferValue {
   at::Tensor buffer;
-  at::Tensor value;        // before it, in memory of its own
+  at::Tensor value;  // before it, in memory of its own
+  BufferMark before;
   bool is_first = false;   // it has changed the buffer, and the forward before had not
   BufferMark after;        // behind it
   at::Tensor value_after;  // the same of a small one that it was the first to change
@@ -72,13 +73,16 @@ class LayerBuffers {
  public:
   // Small buffers on the CPU are compared by value, whatever their version counters say.
   static constexpr int64_t kSmallBytes = 4096;
+  // A larger one that so many forwards in turn have not changed, e.g. a cache that is full, is not
+  // copied any more in the runs that follow.
+  static constexpr int64_t kForgottenAfter = 64;
 
   // What an accelerator alone knows yet, a bool tensor: whether a buffer that forwards write to,
   // and leave as it was, was changed this time.
   using Later = std::function<void(const at::Tensor& differs)>;
 
   // Before the first forward or recompute of a run. Modules may have been replaced since.
-  void begin_run() { known_ = false; }
+  void begin_run();
 
   // Which buffers are not this stage's own.
   struct Others {
@@ -127,6 +131,7 @@ class LayerBuffers {
     bool is_shared;  // as in Others
     Habit habit = Habit::kUnknown;
     bool was_changed = false;  // by the last forward
+    int64_t unchanged = 0;     // forwards since
     BufferMark mark;           // at the begin
     at::Tensor start;  // its value at the begin, of those that are compared; undefined: none
     at::Tensor found;  // of a recompute: what to put back; undefined: nothing

@@ -1,0 +1,211 @@
+#include "gpipe/internal/cell/layer_buffers.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/tensors/alias.h"
+#include "gpipe/testing/device.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSmall = 4;
+constexpr int64_t kLarge = LayerBuffers::kSmallBytes;  // elements of four bytes each
+
+// A layer that does to its buffer what it is told to.
+struct Holder : torch::nn::Module {
+  explicit Holder(int64_t elements)
+      : buffer(register_buffer("buffer", at::zeros({elements}).to(testing::device()))) {}
+  at::Tensor forward(at::Tensor value) { return value; }
+  at::Tensor buffer;
+};
+
+// One stage with one layer.
+class Stage {
+ public:
+  explicit Stage(int64_t elements, bool is_shared = false) : holder(new Holder(elements)) {
+    const torch::nn::Sequential model(holder);
+    layers = partitions_of(model, {1}).front();
+    others.is_updated = [](const at::Tensor&) { return false; };
+    others.is_shared = [is_shared](const at::Tensor&) { return is_shared; };
+  }
+
+  using Kept = std::optional<std::vector<BufferValue>>;
+
+  Kept forward(const std::function<void(at::Tensor&)>& body) {
+    buffers.begin_forward(layers, others);
+    run(body);
+    return buffers.end_forward(layers, others, later());
+  }
+  void recompute(const Kept& kept, const std::function<void(at::Tensor&)>& body) {
+    PutBuffersBack put_back(buffers, layers);
+    buffers.begin_recompute(layers, *kept, others);
+    run(body);
+    buffers.check_recompute(layers, later());
+    put_back.finish();
+  }
+  double value() const { return testing::on_host(holder->buffer)[0].item<double>(); }
+  int64_t version() const { return version_of(holder->buffer); }
+
+  std::shared_ptr<Holder> holder;
+  std::vector<Layer> layers;
+  LayerBuffers::Others others;
+  LayerBuffers buffers;
+
+ private:
+  void run(const std::function<void(at::Tensor&)>& body) {
+    const c10::NoGradGuard no_grad;
+    body(holder->buffer);
+  }
+  static LayerBuffers::Later later() {
+    return [](const at::Tensor& differs) { EXPECT_FALSE(testing::on_host(differs).item<bool>()); };
+  }
+};
+
+void count(at::Tensor& buffer) { buffer.add_(1); }
+void read(at::Tensor&) {}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+TEST(LayerBuffersTest, ARecomputeBeginsWithWhatItsForwardSawAndIsPutBack) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    (void)stage.forward(count);  // from now on it is known to change
+    const Stage::Kept second = stage.forward(count);
+    const Stage::Kept third = stage.forward(count);
+    ASSERT_TRUE(second && third) << elements;
+    double seen = -1;
+    for (const auto& [kept, want] : {std::pair(third, 2.0), std::pair(second, 1.0)}) {
+      stage.recompute(kept, [&](at::Tensor& buffer) {
+        seen = testing::on_host(buffer)[0].item<double>();
+        count(buffer);
+      });
+      EXPECT_EQ(seen, want) << elements;
+      EXPECT_EQ(stage.value(), 3) << elements;
+    }
+  }
+}
+
+TEST(LayerBuffersTest, AFailedRecomputeIsPutBackToo) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  (void)stage.forward(count);
+  const Stage::Kept kept = stage.forward(count);
+  EXPECT_THAT(error_of([&] {
+                stage.recompute(kept, [](at::Tensor& buffer) {
+                  count(buffer);
+                  TORCH_CHECK(false, "boom");
+                });
+              }),
+              HasSubstr("boom"));
+  EXPECT_EQ(stage.value(), 2);
+}
+
+TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRecomputed) {
+  Stage stage(kLarge);
+  stage.buffers.begin_run();
+  EXPECT_TRUE(stage.forward(read));
+  EXPECT_FALSE(stage.forward(count));
+  EXPECT_TRUE(stage.forward(count));
+}
+
+TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  const Stage::Kept kept = stage.forward([](at::Tensor& buffer) { buffer.fill_(7); });
+  ASSERT_TRUE(kept);
+  EXPECT_TRUE(LayerBuffers::may_need_graph(*kept));
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));
+  double seen = 0;
+  stage.recompute(kept,
+                  [&](at::Tensor& buffer) { seen = testing::on_host(buffer)[0].item<double>(); });
+  EXPECT_EQ(seen, 7);
+  (void)stage.forward(count);
+  EXPECT_FALSE(LayerBuffers::may_use_graph(*kept));
+}
+
+TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
+  Stage stage(kLarge);
+  stage.buffers.begin_run();
+  (void)stage.forward(count);
+  const auto copies = [&](int64_t forwards) {
+    stage.buffers.begin_run();
+    size_t copies = 0;
+    for (int64_t k = 0; k < forwards; ++k) copies += stage.forward(read)->size();
+    return copies;
+  };
+  EXPECT_EQ(copies(LayerBuffers::kForgottenAfter), LayerBuffers::kForgottenAfter);
+  EXPECT_EQ(copies(4), 0);
+  // What changes again is learned again.
+  EXPECT_FALSE(stage.forward(count));
+  EXPECT_EQ(stage.forward(count)->size(), 1);
+}
+
+TEST(LayerBuffersTest, ARecomputeDoesNotWriteWhatIsThere) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    (void)stage.forward(count);
+    const Stage::Kept kept = stage.forward(read);
+    const int64_t version = stage.version();
+    for (int k = 0; k < 2; ++k) stage.recompute(kept, read);  // as with retain_graph
+    EXPECT_EQ(stage.version(), version) << elements;
+  }
+}
+
+TEST(LayerBuffersTest, WhatTwoStagesHaveMustNotChange) {
+  Stage stage(kSmall, /*is_shared=*/true);
+  stage.buffers.begin_run();
+  EXPECT_THAT(error_of([&] { (void)stage.forward(count); }),
+              HasSubstr("the buffer '0.buffer' (layer 0) was changed by a forward"));
+}
+
+// On an accelerator the first write is waited for, later ones are told when the device gets there.
+TEST(LayerBuffersTest, WhatTwoStagesHaveMayBeFilledWithWhatItHas) {
+  Stage stage(kSmall, /*is_shared=*/true);
+  stage.buffers.begin_run();
+  const auto fill = [](at::Tensor& buffer) { buffer.copy_(buffer.clone()); };
+  for (int k = 0; k < 3; ++k) EXPECT_TRUE(stage.forward(fill)) << k;
+}
+
+TEST(LayerBuffersTest, ALayerThatAsksIsLeftAloneAndHeldToIt) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  PhaseQuestions asked;
+  asked.recomputing = true;
+  stage.buffers.begin_forward(stage.layers, stage.others);
+  stage.buffers.note_questions(0, asked);
+  const Stage::Kept kept = stage.buffers.end_forward(stage.layers, stage.others, {});
+  stage.recompute(kept, read);
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, count); }),
+              HasSubstr("a recompute has changed the buffer '0.buffer' (layer 0) once more"));
+}
+
+}  // namespace
+}  // namespace gpipe::internal
