@@ -40,10 +40,11 @@ TEST(Agreement, NamesTwoRanksAndBothValuesAtOnce) {
 TEST(Agreement, NamesWhoIsInAnotherCall) {
   Agreement agreement(3);
   EXPECT_EQ(agreement.add(2, {"step", "8", false, false, 7}), std::nullopt);
-  EXPECT_THAT(agreement.add(1, {"step", "8", false, false, 5}),
-              Optional(AllOf(HasSubstr("rank 1 is 2 calls behind rank 2: it is in its call 5, at "
-                                       "'step', and rank 2 in its call 7, at 'step'"),
-                             HasSubstr("has not begun call 8 throws this, and all go on together"))));
+  EXPECT_THAT(
+      agreement.add(1, {"step", "8", false, false, 5}),
+      Optional(AllOf(HasSubstr("rank 1 is 2 calls behind rank 2: it is in its call 5, at "
+                               "'step', and rank 2 in its call 7, at 'step'"),
+                     HasSubstr("has not begun call 8 throws this, and all go on together"))));
   EXPECT_EQ(agreement.given_up(), 7);
   EXPECT_EQ(agreement.add(0, {"step", "8", false, false, 7}), std::nullopt);
   EXPECT_TRUE(agreement.complete());

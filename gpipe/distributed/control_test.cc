@@ -488,8 +488,9 @@ TEST(Control, WhoIsInAnotherCallIsNamedAndThenAllGoOn) {
     }
   });
   for (int64_t rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(ranks.next(rank), AllOf(StartsWith("Disagreement: rank 1 is 1 call behind rank "),
-                                        HasSubstr("has not begun call 3 throws this, and all go on together")));
+    EXPECT_THAT(ranks.next(rank),
+                AllOf(StartsWith("Disagreement: rank 1 is 1 call behind rank "),
+                      HasSubstr("has not begun call 3 throws this, and all go on together")));
   }
   EXPECT_THAT(ranks.next(1), AllOf(StartsWith("Disagreement: call 2 of rank 1 is not made"),
                                    HasSubstr("rank 1 is 1 call behind rank ")));
