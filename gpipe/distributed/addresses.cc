@@ -104,7 +104,9 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
   const bool has_v4 =
       std::any_of(network.interfaces.begin(), network.interfaces.end(),
                   [](const Interface& each) { return each.is_loopback && !is_v6(each.address); });
-  if (has_v4 && is_loopback(environment.interface)) return environment.interface;
+  if (has_v4 && !is_v6(environment.interface) && is_loopback(environment.interface)) {
+    return environment.interface;
+  }
   throw std::invalid_argument("GPIPE_INTERFACE=" + quoted(environment.interface) +
                               " is not an interface or an address of this machine. It has " +
                               listed(network.interfaces));

@@ -150,6 +150,11 @@ TEST(Addresses, SayWhatToSet) {
   wrong.interface = "127.0.0.1";
   EXPECT_THAT(message(wrong, ipv6_machine()),
               AllOf(HasSubstr("GPIPE_INTERFACE='127.0.0.1'"), HasSubstr("lo (::1)")));
+  wrong.interface = "::1";
+  Network v4 = machine("node2");
+  v4.interfaces = {{"lo", "127.0.0.1", true}, {"eth0", "10.0.0.2", false}};
+  EXPECT_THAT(message(wrong, v4),
+              AllOf(HasSubstr("GPIPE_INTERFACE='::1'"), HasSubstr("lo (127.0.0.1)")));
   Network two = machine("node2");
   two.interfaces.push_back({"ib0", "10.1.0.2", false});
   EXPECT_THAT(message(environment("node2", 0), two),
