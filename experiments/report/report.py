@@ -57,7 +57,7 @@ def parse(arguments):
     add("--data", default="", metavar="DATA", help="images of the accuracy experiment, such as imagenet:FOLDER")
     add("--rivals", default="", metavar="PYTHON",
         help="also measures torchgpipe and torch.distributed.pipelining, with this Python, which has torch and "
-        "torchgpipe (pip install torch==VERSION torchgpipe==0.0.7, where third_party/libtorch/libtorch.sh default prints "
+        "torchgpipe (pip install torch==VERSION torchgpipe==0.0.7 numpy, where third_party/libtorch/libtorch.sh default prints "
         "VERSION)")
     flags = parser.parse_args(arguments)
     if flags.list:

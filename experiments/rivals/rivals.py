@@ -4,7 +4,7 @@
     tools/bazel run -c opt //experiments/rivals -- --rivals=PYTHON
 
 PYTHON is a Python that has our LibTorch's version of torch, and torchgpipe 0.0.7:
-pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7
+pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7 numpy
 Without it only LibTorch itself is compared, and the rivals' rows say so. Ctrl-C ends with what was measured.
 """
 

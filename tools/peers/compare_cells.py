@@ -9,7 +9,7 @@ machine that is busy for a while slows both.
     python3 tools/peers/compare_cells.py --pairs=8
 
 Needs a Python with our LibTorch's version of torch and torchgpipe 0.0.7:
-pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7
+pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7 numpy
 """
 
 import argparse
