@@ -305,6 +305,33 @@ void BM_Bubble(benchmark::State& state) {
 BENCHMARK(BM_Bubble)->ArgName("1f1b")->Arg(0)->Arg(1)->UseManualTime()->Iterations(7)->Unit(
     benchmark::kMillisecond);
 
+// What deferred batch norms cost: the same step of convolutions and norms, with and without them.
+void BM_DeferredBatchNorms(benchmark::State& state) {
+  at::set_num_threads(1);
+  static constexpr int64_t kChannels = 16;
+  const torch::Tensor input = torch::randn({4, kChannels, 96, 96});
+  const auto make = [](bool deferred) {
+    torch::nn::Sequential model;
+    for (int k = 0; k < 6; ++k) {
+      model->push_back(torch::nn::Conv2d(
+          torch::nn::Conv2dOptions(kChannels, kChannels, 3).padding(1).bias(false)));
+      model->push_back(torch::nn::BatchNorm2d(kChannels));
+      model->push_back(torch::nn::ReLU());
+    }
+    const auto layers = static_cast<int64_t>(model->size());
+    return GPipe(model, on_cpu({layers}, 4).deferred_batch_norm(deferred));
+  };
+  GPipe plain = make(false);
+  GPipe deferred = make(true);
+  const auto step = [&](GPipe& pipe) {
+    pipe->step({input}, {},
+               [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); });
+  };
+  measure_pair(
+      state, [&] { step(plain); }, [&] { step(deferred); }, "ratio");
+}
+BENCHMARK(BM_DeferredBatchNorms)->UseManualTime()->Iterations(15)->Unit(benchmark::kMillisecond);
+
 // What it costs that recomputes put buffers back. The rival has no buffers; argument: how many the
 // layers write, of 64.
 void BM_Buffers(benchmark::State& state) {
