@@ -66,7 +66,8 @@ void check_no_pipelines(const torch::nn::Sequential& module) {
 void check_not_inside() {
   TORCH_CHECK_VALUE(
       !internal::inside_pipeline(),
-      "a pipeline was called from inside a layer of a pipeline, or its loss function; put the "
+      "a pipeline was made or called from inside a layer of a pipeline, or its loss function; put "
+      "the "
       "inner model's layers into the outer Sequential instead, or call it before and give its "
       "output as an input or a target");
 }
@@ -450,6 +451,10 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     rows = begin.rows;
     seed = begin.seed;
     if (needs_record) pipeline_->ties().check_trained(begin.trained_ties);
+    if (pipeline_->replicas_may_differ()) {
+      agree_on_values(what);
+      pipeline_->set_replicas_may_differ(false);
+    }
     pipeline_->ties().share(begin.changed_ties);
   }
   // Refused here, before memory for the cells is allocated.
@@ -520,6 +525,7 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
   TORCH_CHECK_VALUE(!one_output || !some || outputs.size() == 1, "the model gives ", outputs.size(),
                     " values; call forward with a std::vector<Tensor> to get them all");
   end_together("forward");
+  pipeline_->ties().note_shared();
   if (!pipeline_->has_last_stage()) return {};
   std::vector<bool> needs_grad(outputs.size(), false);
   bool any = false;
@@ -580,6 +586,7 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
     losses =
         internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
                                pipeline_->late_registrations());
+    pipeline_->ties().note_shared();
   }
   result.loss = internal::total_loss(losses->values, losses->shares);
   result.losses = std::move(losses->values);

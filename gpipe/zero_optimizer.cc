@@ -11,6 +11,7 @@
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
 #include "gpipe/internal/replicas/shards.h"
+#include "gpipe/internal/run/pipeline.h"
 #include "gpipe/world.h"
 
 namespace gpipe {
@@ -76,6 +77,8 @@ void ZeroOptimizer::step() {
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     std::vector<int64_t> owners;
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
+    // If one of them throws, others have updated their shares.
+    pipe_->pipeline_->set_replicas_may_differ(world.replicas() > 1);
     optimizer_->step();
     if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
     // What one of them throws there, all learn before they go on.
@@ -83,6 +86,7 @@ void ZeroOptimizer::step() {
       (void)processes->exchange("the end of " + pipe_->call_name("ZeroOptimizer::step"), "",
                                 /*is_patient=*/true);
     }
+    pipe_->pipeline_->set_replicas_may_differ(false);
     return true;
   });
 }

@@ -40,6 +40,7 @@
 #include "gpipe/timeline/timeline.h"
 #include "gpipe/zero_optimizer.h"
 #include "meta/meta_scope.h"
+#include "tied/tied_layer.h"
 
 namespace gpipe::distributed {
 namespace {
@@ -359,6 +360,58 @@ TEST(WorldCalls, AnOptimizerThatThrowsFailsOnAll) {
 
 // Whatever happens to one rank at one of its first calls: all agree on what came of it, and the
 // next pipeline can be made, of the same number.
+// The last layer's weight is the first one's.
+struct TiedHead : nn::Module, TiedLayer {
+  explicit TiedHead(torch::Tensor weight) : weight(std::move(weight)) {}
+  std::vector<torch::Tensor> tied_parameters() const override { return {weight}; }
+  void use_tied_parameters(const std::vector<torch::Tensor>& parameters) override {
+    weight = parameters[0];
+  }
+  torch::Tensor forward(torch::Tensor value) { return value.mm(weight.slice(0, 0, 4).t()); }
+  torch::Tensor weight;
+};
+
+// Rank 0 fails behind its share of the tied weight, which rank 1 may not have taken yet.
+TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
+  WorldRanks ranks(
+      2,
+      [&](const World& world, const Say& say) {
+        const auto train = [&](bool fails) {
+          torch::manual_seed(1);
+          const nn::Linear first(nn::LinearOptions(4, 20'000).bias(false));
+          GPipe pipe(nn::Sequential(first,
+                                    testing::layer<torch::Tensor, torch::Tensor>(
+                                        [](torch::Tensor value) { return value.slice(1, 0, 4); }),
+                                    nn::Linear(4, 4), std::make_shared<TiedHead>(first->weight)),
+                     GPipeOptions({2, 2}).chunks(2).cpu_threads_per_stage(1).world(world));
+          torch::optim::SGD optimizer(pipe->local_parameters(), torch::optim::SGDOptions(0.1));
+          bool fails_now = false;
+          const auto options = StepOptions().schedule([&](int64_t stages, int64_t micro_batches) {
+            if (std::exchange(fails_now, false)) throw std::runtime_error("no schedule");
+            return Schedule::one_f_one_b(stages, micro_batches);
+          });
+          for (int64_t b = 0; b < 24; ++b) {
+            fails_now = fails && world.rank() == 0 && b % 2 == 1;
+            for (int tries = 0; tries < 2; ++tries) {
+              try {
+                pipe->zero_grad();
+                pipe->step({x(b)}, {t(b % 3)}, loss, options);
+                optimizer.step();
+                break;
+              } catch (const std::exception&) {
+                if (!fails) throw;
+              }
+            }
+          }
+          return pipe->parameter_hash();
+        };
+        say(outcome([&] { return train(true) == train(false) ? "the same" : "other values"; }));
+      },
+      limited());
+  EXPECT_THAT(ranks.lines(), Each("the same"));
+  ranks.expect_ends();
+}
+
 TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
   enum class What { kThrows, kIsLate };
   for (const What what : {What::kThrows, What::kIsLate}) {

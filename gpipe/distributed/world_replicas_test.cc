@@ -606,6 +606,44 @@ TEST(WorldReplicas, WhatIsFrozenInAllReplicasMayChangeFromStepToStep) {
   EXPECT_THAT(lines, Each("same"));
 }
 
+TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParameters) {
+  struct Throwing : torch::optim::SGD {
+    Throwing(std::vector<at::Tensor> parameters, bool& throws)
+        : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), throws(throws) {}
+    torch::Tensor step(LossClosure closure) override {
+      if (std::exchange(throws, false)) throw std::runtime_error("no room");
+      return SGD::step(std::move(closure));
+    }
+    bool& throws;
+  };
+  const auto lines = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 3)),
+               GPipeOptions({2}).chunks(2).cpu_threads_per_stage(1).world(world));
+    bool throws = world.replica() == 0;
+    ZeroOptimizer optimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<Throwing>(std::move(parameters), throws);
+    });
+    const auto step = [&] {
+      return outcome([&] {
+        pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+        optimizer.step();
+        return "went well";
+      });
+    };
+    std::string all;
+    for (int k = 0; k < 3; ++k) all += step() + "; ";
+    {
+      const torch::NoGradGuard no_grad;  // as load_checkpoint
+      for (torch::Tensor& parameter : pipe->parameters()) parameter.fill_(0.5);
+    }
+    return all + step();
+  });
+  const auto refused = HasSubstr("has other values on rank 1 than on rank 0");
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("no room"), refused, ::testing::EndsWith("; went well"),
+                                ::testing::Not(HasSubstr("; went well; ")))));
+}
+
 // Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
 TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
   const auto sgd = [](std::vector<torch::Tensor> parameters) {

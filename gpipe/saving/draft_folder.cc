@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -124,6 +125,11 @@ void give_access(const std::string& path, const struct stat& old) {
 bool has_folder(const std::string& place,
                 const std::function<bool(const std::string& name)>& is_known) {
   TORCH_CHECK_VALUE(!place.empty(), "the path of the folder is empty");
+  const size_t name = place.size() - (place.rfind('/') + 1);  // npos + 1 is 0
+  constexpr size_t kLongest = NAME_MAX - 27;                  // ".draft-" and a number
+  TORCH_CHECK_VALUE(name <= kLongest, "'", place, "': the folder's name has ", name,
+                    " bytes, and may have ", kLongest,
+                    ", because a draft with a longer name is written first");
   struct stat status {
   }, entry{}, parent{}, current{};
   if (lstat(place.c_str(), &status) != 0) {

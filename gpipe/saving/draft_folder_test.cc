@@ -410,6 +410,11 @@ TEST(DraftFolder, SaysWhereItCannotBe) {
   EXPECT_THAT([&] { write(place + "-link", "one"); },
               ThrowsMessage<std::runtime_error>(HasSubstr("a link that leads nowhere")));
 
+  const std::string folder = ::testing::TempDir() + "/";
+  EXPECT_THAT([&] { write(folder + std::string(229, 'a'), "one"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("has 229 bytes, and may have 228")));
+  EXPECT_NO_THROW(write(folder + std::string(228, 'a'), "one"));
+
   make_folder(place);
   const std::unique_ptr<char, void (*)(void*)> before(getcwd(nullptr, 0), std::free);
   ASSERT_EQ(chdir(place.c_str()), 0);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/tensors/alias.h"
 
@@ -46,6 +47,11 @@ bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+// How many own the tensor, or its memory: graphs that have saved it or a view of it, beside others.
+size_t owners_of(const at::Tensor& tensor) {
+  return tensor.use_count() + (tensor.has_storage() ? tensor.storage().use_count() : 0);
+}
+
 void put(const at::Tensor& buffer, const at::Tensor& value) {
   const c10::NoGradGuard no_grad;
   if (have_same_form(buffer, value)) {
@@ -58,10 +64,14 @@ void put(const at::Tensor& buffer, const at::Tensor& value) {
 
 }  // namespace
 
-std::vector<at::Tensor> LayerBuffers::registered() const {
+std::vector<at::Tensor> LayerBuffers::registered(const std::vector<Layer>& layers) {
   std::vector<at::Tensor> all;
-  for (const auto& holder : holders_) {
-    for (at::Tensor& buffer : holder->buffers(/*recurse=*/false)) all.push_back(std::move(buffer));
+  for (const Layer& layer : layers) {
+    for (const auto& module : layer.module.ptr()->modules()) {
+      for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+        all.push_back(std::move(buffer));
+      }
+    }
   }
   return all;
 }
@@ -73,35 +83,33 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   const std::vector<Entry> former = std::exchange(entries_, {});  // alive: no address comes again
   absl::flat_hash_map<const c10::TensorImpl*, const Entry*> former_of;
   for (const Entry& entry : former) former_of.emplace(entry.buffer.unsafeGetTensorImpl(), &entry);
-  holders_.clear();
-  registered_.clear();
-  absl::flat_hash_map<const c10::TensorImpl*, size_t> seen;
+  registered_ = registered(layers);
+  absl::flat_hash_set<const c10::TensorImpl*> seen;
   for (size_t k = 0; k < layers.size(); ++k) {
-    for (std::shared_ptr<torch::nn::Module>& module : layers[k].module.ptr()->modules()) {
-      const std::vector<at::Tensor> buffers = module->buffers(/*recurse=*/false);
-      if (buffers.empty()) continue;
-      holders_.push_back(std::move(module));
-      for (const at::Tensor& buffer : buffers) {
-        registered_.push_back(buffer);
-        if (!buffer.defined() || !seen.emplace(buffer.unsafeGetTensorImpl(), k).second) continue;
-        Entry entry;
+    for (const auto& module : layers[k].module.ptr()->modules()) {
+      for (const at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+        if (!buffer.defined() || !seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
+        const auto found = former_of.find(buffer.unsafeGetTensorImpl());
+        Entry entry = found == former_of.end() ? Entry() : *found->second;
         entry.buffer = buffer;
         entry.layer = k;
         entry.is_shared = others.is_shared(buffer);
-        const auto found = former_of.find(buffer.unsafeGetTensorImpl());
-        if (found != former_of.end()) {
-          entry.habit = found->second->habit;
-          entry.was_changed = found->second->was_changed;
-          entry.unchanged = found->second->unchanged;
-        }
         entries_.push_back(std::move(entry));
       }
     }
   }
 }
 
-void LayerBuffers::check_registered() const {
-  const std::vector<at::Tensor> now = registered();
+// A forward may have registered one, or replaced one.
+void LayerBuffers::know_again(const std::vector<Layer>& layers) {
+  if (!known_) return;
+  const std::vector<at::Tensor> now = registered(layers);
+  const auto are_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  known_ = std::equal(now.begin(), now.end(), registered_.begin(), registered_.end(), are_same);
+}
+
+void LayerBuffers::check_registered(const std::vector<Layer>& layers) const {
+  const std::vector<at::Tensor> now = registered(layers);
   if (now.size() != registered_.size()) return;  // one more
   for (size_t k = 0; k < now.size(); ++k) {
     const at::Tensor& former = registered_[k];
@@ -146,28 +154,31 @@ bool LayerBuffers::may_need_graph(const std::vector<BufferValue>& kept) {
 }
 
 bool LayerBuffers::may_use_graph(const std::vector<BufferValue>& kept) {
-  return std::all_of(kept.begin(), kept.end(), is_as_left);
+  return std::all_of(kept.begin(), kept.end(),
+                     [](const BufferValue& each) { return !each.is_held || is_as_left(each); });
 }
 
-bool LayerBuffers::is_compared(const Entry& entry) const {
-  switch (entry.habit) {
-    case Habit::kByOperators:
-      return false;
-    case Habit::kStill:
-      return is_small(entry.buffer);
-    case Habit::kUnknown:
-    case Habit::kRewritten:
-    case Habit::kChanged:
-      break;
+bool LayerBuffers::is_compared(const Entry& entry) {
+  if (entry.habit == Habit::kByOperators || entry.buffer.is_meta()) return false;
+  return is_small(entry.buffer) || entry.unchanged < kForgottenAfter;
+}
+
+at::Tensor LayerBuffers::copy_now(Entry& entry) {
+  const BufferMark mark = mark_of(entry.buffer);
+  const bool is_true = entry.copy.defined() && entry.copy_mark == mark &&
+                       (!is_small(entry.buffer) || have_same_bits(entry.buffer, entry.copy));
+  if (!is_true) {
+    entry.copy = copy_of(entry.buffer);
+    entry.copy_mark = mark;
   }
-  return !entry.buffer.is_meta();
+  return entry.copy;
 }
 
 bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
   const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
   if (!entry.start.defined()) return is_marked;
+  if (!is_marked && !is_small(entry.buffer)) return false;
   if (is_plain_on_cpu(entry.buffer)) return !have_same_bits(entry.buffer, entry.start);
-  if (!is_marked) return false;
   if (entry.habit == Habit::kChanged || !have_same_form(entry.buffer, entry.start) ||
       entry.buffer.layout() != c10::kStrided || entry.buffer.is_quantized()) {
     return true;
@@ -183,23 +194,14 @@ bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
   return false;
 }
 
-void LayerBuffers::begin_run() {
-  known_ = false;
-  // Cells of a run that is over may still be recomputed, but not behind so many forwards.
-  for (Entry& entry : entries_) {
-    if (entry.habit == Habit::kChanged && entry.unchanged >= kForgottenAfter) {
-      entry.habit = Habit::kUnknown;
-    }
-  }
-}
-
 void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others& others) {
   know(layers, others);
   for (Entry& entry : entries_) {
     entry.mark = mark_of(entry.buffer);
+    entry.owners = owners_of(entry.buffer);
     const PhaseQuestions& asked = questions_of(entry);
     const bool is_left_alone = asked.checkpointing || asked.recomputing;
-    entry.start = !is_left_alone && is_compared(entry) ? copy_of(entry.buffer) : at::Tensor();
+    entry.start = !is_left_alone && is_compared(entry) ? copy_now(entry) : at::Tensor();
   }
 }
 
@@ -215,65 +217,63 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
   bool is_known = true;
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
-    at::Tensor start = entry.start;
+    const at::Tensor start = entry.start;
     const PhaseQuestions& asked = questions_of(entry);
+    if (others.is_updated(entry.buffer)) entry.habit = Habit::kByOperators;
     if (asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators) {
-      entry.start = at::Tensor();
-      continue;
-    }
-    if (others.is_updated(entry.buffer)) {
-      entry.habit = Habit::kByOperators;
-      entry.start = at::Tensor();
+      entry.start = entry.copy = at::Tensor();
       continue;
     }
     const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
-    const bool was_changed = std::exchange(entry.was_changed, changed);
-    if (changed && !start.defined()) {  // the next forward has a copy
-      entry.habit = Habit::kUnknown;
-      is_known = false;
-      continue;
-    }
-    TORCH_CHECK(!changed || !entry.is_shared, name_of(entry, layers),
+    TORCH_CHECK(!changed || !start.defined() || !entry.is_shared, name_of(entry, layers),
                 " was changed by a forward, and a layer of another stage has the same buffer, or "
                 "one in the same memory, so that its value would depend on timing. Give each stage "
                 "a buffer of its own, or keep these layers in one partition");
-    entry.unchanged = changed ? 0 : entry.unchanged + 1;
+    const bool was_changed = std::exchange(entry.was_changed, changed);
+    const int64_t changes = entry.changes;
     if (changed) {
-      entry.habit = Habit::kChanged;
-    } else if (entry.habit == Habit::kUnknown || entry.habit == Habit::kStill) {
-      entry.habit = is_marked ? Habit::kRewritten : Habit::kStill;
+      ++entry.changes;
+      entry.unchanged = 0;
+      entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
+      is_known = is_known && start.defined();  // the next forward has a copy
+    } else {
+      ++entry.unchanged;
+      if (entry.habit != Habit::kChanged && entry.habit != Habit::kRewritten) {
+        entry.habit = is_marked ? Habit::kRewritten : Habit::kStill;
+      }
+      if (!is_compared(entry)) entry.copy = at::Tensor();
     }
-    // A small one may begin to change with a later micro-batch.
-    if (start.defined() && !entry.is_shared &&
-        (entry.habit == Habit::kChanged || is_small(entry.buffer))) {
-      const bool is_first = changed && !was_changed;
-      kept.push_back({entry.buffer, std::move(start), entry.mark, is_first, mark_of(entry.buffer),
-                      is_first && is_small(entry.buffer) ? copy_of(entry.buffer) : at::Tensor()});
-    }
+    if (entry.is_shared) continue;
+    BufferValue value;
+    value.is_held = owners_of(entry.buffer) > entry.owners;
+    value.buffer = entry.buffer;
+    value.value = start;
+    value.changes = changes;
+    value.is_first = changed && !was_changed;
+    value.after = mark_of(entry.buffer);
+    if (value.is_first && is_small(entry.buffer)) value.value_after = copy_of(entry.buffer);
+    kept.push_back(std::move(value));
   }
-  if (!is_known) return std::nullopt;
+  know_again(layers);
+  if (!is_known || !known_) return std::nullopt;
   return kept;
 }
 
 void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
                                    const std::vector<BufferValue>& kept, const Others& others) {
-  if (known_) {  // the forward may have replaced some
-    const std::vector<at::Tensor> now = registered();
-    const auto are_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
-    known_ = std::equal(now.begin(), now.end(), registered_.begin(), registered_.end(), are_same);
-  }
+  know_again(layers);
   know(layers, others);
   // All are copied before the first is set: they may have memory in common.
   for (Entry& entry : entries_) {
     entry.found = at::Tensor();
     const bool is_left_alone = questions_of(entry).checkpointing || !is_compared(entry);
-    entry.start = is_left_alone ? at::Tensor() : copy_of(entry.buffer);
+    entry.start = is_left_alone ? at::Tensor() : copy_now(entry);
   }
+  std::vector<std::pair<Entry*, at::Tensor>> puts;
   size_t next = 0;  // they are in the order of the entries
   for (Entry& entry : entries_) {
-    if (!entry.start.defined()) continue;
     const BufferValue* value = nullptr;
     for (size_t k = 0; k < kept.size() && value == nullptr; ++k) {
       const size_t place = (next + k) % kept.size();
@@ -281,34 +281,41 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
       value = &kept[place];
       next = place + 1;
     }
-    TORCH_CHECK(
-        value != nullptr || entry.habit != Habit::kChanged || questions_of(entry).recomputing,
-        name_of(entry, layers),
-        " was changed by the forward of a later micro-batch, and by none before, so its "
-        "value in this micro-batch's forward is not known",
-        kHint);
     // What no forward has changed, others may have: a hook, the caller.
-    if (value == nullptr || entry.habit != Habit::kChanged ||
-        (value->is_first && is_as_left(*value))) {
+    const PhaseQuestions& asked = questions_of(entry);
+    if (value == nullptr || value->changes == entry.changes || asked.checkpointing ||
+        asked.recomputing || entry.habit == Habit::kByOperators) {
       continue;
     }
+    TORCH_CHECK(value->value.defined(), name_of(entry, layers),
+                " was changed by the forward of a later micro-batch, and by none before, so its "
+                "value in this micro-batch's forward is not known",
+                kHint);
+    TORCH_CHECK(!value->is_first || !is_as_left(*value), name_of(entry, layers),
+                " was filled by this micro-batch's forward, whose graph cannot be used because it "
+                "has saved another buffer that was changed since, so it is not known whether the "
+                "layer wants it filled or not",
+                kHint);
+    if (!entry.start.defined()) entry.start = copy_now(entry);
     // To write what is there would spoil what a graph has saved.
     const bool is_there = is_plain_on_cpu(entry.buffer) ? have_same_bits(entry.start, value->value)
-                                                        : mark_of(entry.buffer) == value->before;
-    if (is_there) continue;
-    entry.found = std::exchange(entry.start, value->value);
-    put(entry.buffer, value->value);
+                                                        : entry.start.is_same(value->value);
+    if (!is_there) puts.emplace_back(&entry, value->value);
+  }
+  for (auto& [entry, value] : puts) {
+    entry->found = std::exchange(entry->start, value);
+    put(entry->buffer, value);
   }
   for (Entry& entry : entries_) entry.mark = mark_of(entry.buffer);
 }
 
 void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later& later) {
-  check_registered();
+  check_registered(layers);
   for (Entry& entry : entries_) {
     const PhaseQuestions& asked = questions_of(entry);
     if (asked.checkpointing || !is_changed(entry, later)) continue;
     const bool has_start = entry.start.defined();
-    if (!has_start && entry.habit == Habit::kStill) entry.habit = Habit::kUnknown;
+    if (!has_start) entry.unchanged = 0;          // the next forward has a copy
     if (!has_start && entry.is_shared) continue;  // by the other stage; the next forward compares
     TORCH_CHECK(has_start && !asked.recomputing && !entry.is_shared, "a recompute has changed ",
                 name_of(entry, layers), " once more", kHint);

@@ -3,17 +3,16 @@
 //
 // A layer may write its buffers in its forward: a counter, an average kept by hand, the vectors of
 // a power iteration. A recompute that did so again would move them twice, and would begin from what
-// later micro-batches have left. So the forward of a checkpointed cell keeps the buffers that
-// forwards change, as they were before it; its recompute begins with these, and afterwards the
-// buffers are put back. What a forward changes is learned from the forwards themselves: from
-// version counters and memory, and for those that were written to, and small ones, from values. A
-// model whose layers write nothing pays for the comparison of counters alone.
+// later micro-batches have left. So a checkpointed cell keeps the buffers as they were before its
+// forward; its recompute begins with these, if forwards have changed them since, and afterwards the
+// buffers are put back. Cells between which nothing changes share one copy. What a forward changes
+// is learned from the forwards themselves: from version counters and memory, and where there is a
+// copy, from values.
 //
 // A change that the forward before did not make may be of a cache, which is filled when it is first
 // needed, or grows, and whose layer remembers that in a member. With the former value put back the
-// layer would use an empty cache. It is told from a counter by what follows: as long as nobody
-// writes to the buffer again, it stays as the forward has left it, and the cell's backward takes
-// the graph of the forward, which is kept until then.
+// layer would use an empty cache. So such a cell keeps the graph of its forward, and its backward
+// takes it, unless it has saved a buffer that was changed since.
 //
 // A buffer that layers of two stages have registered must not change: nobody may set it while the
 // other stage runs.
@@ -58,9 +57,10 @@ struct BufferMark {
 // A buffer around a forward.
 struct BufferValue {
   at::Tensor buffer;
-  at::Tensor value;  // before it, in memory of its own
-  BufferMark before;
+  at::Tensor value;        // before it, in memory that nobody writes to; undefined: not known
+  int64_t changes = 0;     // forwards that had changed it before
   bool is_first = false;   // it has changed the buffer, and the forward before had not
+  bool is_held = false;    // its graph has saved the buffer, or a view of it
   BufferMark after;        // behind it
   at::Tensor value_after;  // the same of a small one that it was the first to change
 };
@@ -73,8 +73,8 @@ class LayerBuffers {
  public:
   // Small buffers on the CPU are compared by value, whatever their version counters say.
   static constexpr int64_t kSmallBytes = 4096;
-  // A larger one that so many forwards in turn have not changed, e.g. a cache that is full, is not
-  // copied any more in the runs that follow.
+  // Of a larger one that so many forwards in turn have not changed, e.g. a cache that is full,
+  // there is no copy any more.
   static constexpr int64_t kForgottenAfter = 64;
 
   // What an accelerator alone knows yet, a bool tensor: whether a buffer that forwards write to,
@@ -82,7 +82,7 @@ class LayerBuffers {
   using Later = std::function<void(const at::Tensor& differs)>;
 
   // Before the first forward or recompute of a run. Modules may have been replaced since.
-  void begin_run();
+  void begin_run() { known_ = false; }
 
   // Which buffers are not this stage's own.
   struct Others {
@@ -92,22 +92,25 @@ class LayerBuffers {
     std::function<bool(const at::Tensor&)> is_shared;
   };
 
+  // Around each forward of a stage that may be checkpointed, also one that is not.
   void begin_forward(const std::vector<Layer>& layers, const Others& others);
   // The layer at that position has run.
   void note_questions(size_t position, const PhaseQuestions& questions);
-  // What the cell must keep for its recompute. nullopt: the forward has changed a buffer of whose
-  // former value there is no copy, so that the cell cannot be recomputed. Throws c10::Error for a
-  // change of a buffer that another stage has, too: which of them comes first is a matter of time.
+  // What the cell must keep for its recompute. nullopt: it cannot be recomputed, because the
+  // forward has registered a buffer, or changed one of whose former value there is no copy. Throws
+  // c10::Error for a change of a buffer that another stage has, too: which of them comes first is a
+  // matter of time.
   std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
                                                       const Others& others, const Later& later);
 
   // `kept`: what end_forward() gave. Whether the forward's graph must be kept, because it may serve
-  // instead of a recompute; and whether it does, because nobody has written to a buffer since.
+  // instead of a recompute; and whether it does, because no buffer that it has saved was written to
+  // since.
   static bool may_need_graph(const std::vector<BufferValue>& kept);
   static bool may_use_graph(const std::vector<BufferValue>& kept);
 
-  // `kept`: what end_forward() gave. Throws c10::Error for a buffer that changes, and did not when
-  // this cell's forward ran.
+  // `kept`: what end_forward() gave. Throws c10::Error for a buffer of which it is not known what
+  // it must begin with.
   void begin_recompute(const std::vector<Layer>& layers, const std::vector<BufferValue>& kept,
                        const Others& others);
   // When the layers are done. Throws c10::Error that names a buffer that was changed and cannot be
@@ -130,15 +133,22 @@ class LayerBuffers {
     size_t layer;    // position
     bool is_shared;  // as in Others
     Habit habit = Habit::kUnknown;
-    bool was_changed = false;  // by the last forward
+    int64_t changes = 0;       // forwards that have changed it
     int64_t unchanged = 0;     // forwards since
-    BufferMark mark;           // at the begin
-    at::Tensor start;  // its value at the begin, of those that are compared; undefined: none
-    at::Tensor found;  // of a recompute: what to put back; undefined: nothing
+    bool was_changed = false;  // by the last forward
+    at::Tensor copy;           // of its value at copy_mark; nobody writes to it; undefined: none
+    BufferMark copy_mark;
+    BufferMark mark;    // at the begin
+    size_t owners = 0;  // of it and of its memory, at the begin of a forward
+    at::Tensor start;   // its value at the begin, if that is compared; undefined: it is not
+    at::Tensor found;   // of a recompute: what to put back; undefined: nothing
   };
 
   void know(const std::vector<Layer>& layers, const Others& others);
-  bool is_compared(const Entry& entry) const;
+  void know_again(const std::vector<Layer>& layers);
+  static bool is_compared(const Entry& entry);
+  // Its value now, in memory of its own; the last copy, where that is still true.
+  static at::Tensor copy_now(Entry& entry);
   const PhaseQuestions& questions_of(const Entry& entry) const { return questions_[entry.layer]; }
   static BufferMark mark_of(const at::Tensor& buffer);
   static bool is_as_left(const BufferValue& value);
@@ -147,13 +157,12 @@ class LayerBuffers {
   // Whether its value is another one than at the begin.
   bool is_changed(Entry& entry, const Later& later) const;
   static bool is_small(const at::Tensor& buffer);
-  // What the layers have registered, as often as they have.
-  std::vector<at::Tensor> registered() const;
+  // What the layers' modules have registered, as often as they have.
+  static std::vector<at::Tensor> registered(const std::vector<Layer>& layers);
   // Throws c10::Error if a recompute has registered other tensors in place of those of its begin.
-  void check_registered() const;
+  void check_registered(const std::vector<Layer>& layers) const;
 
-  bool known_ = false;                                       // the following are those of this run
-  std::vector<std::shared_ptr<torch::nn::Module>> holders_;  // modules with buffers
+  bool known_ = false;  // the following are those of this run
   std::vector<at::Tensor> registered_;
   std::vector<Entry> entries_;
   std::vector<PhaseQuestions> questions_;  // [position]

@@ -130,24 +130,75 @@ TEST(LayerBuffersTest, AFailedRecomputeIsPutBackToo) {
 TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRecomputed) {
   Stage stage(kLarge);
   stage.buffers.begin_run();
-  EXPECT_TRUE(stage.forward(read));
+  Stage::Kept kept;
+  for (int64_t k = 0; k < LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
   EXPECT_FALSE(stage.forward(count));
   EXPECT_TRUE(stage.forward(count));
+  EXPECT_EQ(error_of([&] { stage.recompute(kept, read); }), "");  // it has its value
+  for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
+  EXPECT_FALSE(stage.forward(count));
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, read); }),
+              HasSubstr("was changed by the forward of a later micro-batch"));
 }
 
+// Its layer may know from a member that it is filled.
 TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
   Stage stage(kSmall);
+  at::Tensor saved;
   stage.buffers.begin_run();
-  const Stage::Kept kept = stage.forward([](at::Tensor& buffer) { buffer.fill_(7); });
+  const auto fill = [](at::Tensor& buffer) { buffer.fill_(7); };
+  const Stage::Kept kept = stage.forward(fill);
   ASSERT_TRUE(kept);
   EXPECT_TRUE(LayerBuffers::may_need_graph(*kept));
   EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));
-  double seen = 0;
-  stage.recompute(kept,
-                  [&](at::Tensor& buffer) { seen = testing::on_host(buffer)[0].item<double>(); });
-  EXPECT_EQ(seen, 7);
+  const Stage::Kept later = stage.forward([&](at::Tensor& buffer) {
+    count(buffer);
+    saved = buffer.view(-1);  // as a graph would
+  });
+  EXPECT_FALSE(LayerBuffers::may_need_graph(*later));
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));   // it has not saved the buffer
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*later));  // nobody has written since
   (void)stage.forward(count);
-  EXPECT_FALSE(LayerBuffers::may_use_graph(*kept));
+  EXPECT_FALSE(LayerBuffers::may_use_graph(*later));
+}
+
+TEST(LayerBuffersTest, WhatIsFilledWhileAnotherOneChangesIsNotGuessed) {
+  Stage stage(kSmall);
+  const at::Tensor cache =
+      stage.holder->register_buffer("cache", at::zeros({kSmall}).to(testing::device()));
+  at::Tensor saved;
+  stage.buffers.begin_run();
+  const Stage::Kept kept = stage.forward([&](at::Tensor& buffer) {
+    cache.fill_(7);
+    count(buffer);
+    saved = buffer.view(-1);
+  });
+  (void)stage.forward(count);
+  ASSERT_FALSE(LayerBuffers::may_use_graph(*kept));
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, count); }),
+              HasSubstr("the buffer '0.cache' (layer 0) was filled by this micro-batch's forward"));
+}
+
+TEST(LayerBuffersTest, ABufferThatAForwardRegistersKeepsTheGraph) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  EXPECT_FALSE(stage.forward([&](at::Tensor&) {
+    stage.holder->register_buffer("late", at::zeros({kSmall}).to(testing::device()));
+  }));
+  EXPECT_TRUE(stage.forward(count));
+}
+
+// A hook or the caller has: not what the forwards see of each other.
+TEST(LayerBuffersTest, WhatNoForwardHasChangedIsLeft) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  const Stage::Kept kept = stage.forward(read);
+  {
+    const c10::NoGradGuard no_grad;
+    stage.holder->buffer.fill_(5);
+  }
+  stage.recompute(kept, read);
+  EXPECT_EQ(stage.value(), 5);
 }
 
 TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
@@ -156,15 +207,18 @@ TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
   (void)stage.forward(count);
   const auto copies = [&](int64_t forwards) {
     stage.buffers.begin_run();
-    size_t copies = 0;
-    for (int64_t k = 0; k < forwards; ++k) copies += stage.forward(read)->size();
+    int64_t copies = 0;
+    for (int64_t k = 0; k < forwards; ++k) {
+      const Stage::Kept kept = stage.forward(read);
+      copies += kept->front().value.defined() ? 1 : 0;
+    }
     return copies;
   };
   EXPECT_EQ(copies(LayerBuffers::kForgottenAfter), LayerBuffers::kForgottenAfter);
   EXPECT_EQ(copies(4), 0);
   // What changes again is learned again.
   EXPECT_FALSE(stage.forward(count));
-  EXPECT_EQ(stage.forward(count)->size(), 1);
+  EXPECT_TRUE(stage.forward(count)->front().value.defined());
 }
 
 TEST(LayerBuffersTest, ARecomputeDoesNotWriteWhatIsThere) {

@@ -18,10 +18,8 @@ constexpr size_t kLongestMessage = 500'000;  // of all processes together
 void check_outside_of_pipelines(const char* what) {
   TORCH_CHECK_VALUE(
       !inside_pipeline(), what,
-      " (clip_grad_norm_, save_checkpoint, ZeroOptimizer::step, "
-      "World::from_environment and others) was made from inside a layer of a pipeline, "
-      "its loss function, a hook or an observer, in the midst of a run; make it before "
-      "or after the step, forward or evaluate that runs there");
+      " was called from inside a layer of a pipeline, its loss function, a hook or an observer, in "
+      "the midst of a run; call it before or after the step, forward or evaluate that runs there");
 }
 
 void found_by_all(const std::string& what) {

@@ -120,8 +120,10 @@ void check_outside_of_pipelines(const char* what);
 // throw: a call goes well in all processes, or in none.
 template <typename Body>
 auto in_call(Processes* processes, const Body& body) {
-  check_outside_of_pipelines(processes == nullptr ? "a call that needs a pipeline at rest"
-                                                  : "a call of all processes");
+  check_outside_of_pipelines(
+      processes == nullptr ? "what needs a pipeline at rest (clip_grad_norm_, save_checkpoint ...)"
+                           : "what all processes call together (step, clip_grad_norm_, "
+                             "save_checkpoint, ZeroOptimizer::step ...)");
   if (processes == nullptr) return body();
   const std::unique_ptr<Processes::Call> call = processes->begin_call();
   try {

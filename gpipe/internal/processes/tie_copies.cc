@@ -39,7 +39,8 @@ TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t s
 }
 
 TieCopies::Shared TieCopies::now(const Tie& tie) const {
-  return {static_cast<int64_t>(tie.tensor._version()), tie.tensor.const_data_ptr()};
+  return {static_cast<int64_t>(tie.tensor._version()), tie.tensor.const_data_ptr(),
+          /*has_arrived=*/false};
 }
 
 std::string TieCopies::changed() const {
@@ -48,7 +49,9 @@ std::string TieCopies::changed() const {
     const bool owned = processes_[k].front() == world_.process();
     const Shared current = owned ? now(ties_[k]) : shared_[k];
     bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
-    if (owned && (has_gradients_ || ties_[k].tensor.grad().defined())) same = false;
+    if (owned && (!shared_[k].has_arrived || has_gradients_ || ties_[k].tensor.grad().defined())) {
+      same = false;
+    }
     changed += same ? '0' : '1';
   }
   return changed;
@@ -132,9 +135,8 @@ void TieCopies::share(const std::string& changed) {
       if (process != owner) sends.push_back({first + process, values});
     }
   }
-  for (const size_t k : owned) shared_[k] = Shared();  // until it has arrived
-  if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
+  if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
   // An optimizer changes what has a gradient.
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
   has_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
@@ -145,6 +147,10 @@ void TieCopies::share(const std::string& changed) {
     at::Tensor copy = ties_[k].tensor.detach();
     copy.copy_(values);
   }
+}
+
+void TieCopies::note_shared() noexcept {
+  for (Shared& shared : shared_) shared.has_arrived = shared.version >= 0;
 }
 
 }  // namespace gpipe::internal

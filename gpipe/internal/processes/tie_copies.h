@@ -45,12 +45,17 @@ class TieCopies {
   void check_run(bool records) const;
   // Gives the owners' values of these to the copies, in each replica. `changed`: [tie], the same in
   // all processes. Called within in_call(), by all processes.
+  //
+  // A failure elsewhere may end it in one process and not in another, so they count as shared only
+  // after note_shared(), which follows a later exchange of the same call.
   void share(const std::string& changed);
+  void note_shared() noexcept;
 
  private:
   struct Shared {
     int64_t version = -1;
     const void* memory = nullptr;
+    bool has_arrived = false;  // in all processes
   };
   Shared now(const Tie& tie) const;
 

@@ -26,6 +26,12 @@ class FakeProcesses final : public testing::ProcessesOfTwo {
   bool fails = false;
 };
 
+// In a call that goes well.
+void share(TieCopies& copies) {
+  copies.share(copies.changed());
+  copies.note_shared();
+}
+
 // This process owns the parameter.
 TieCopies copies_of(const at::Tensor& parameter, const std::shared_ptr<FakeProcesses>& processes) {
   return TieCopies({{"a.weight", parameter, {0, 1}}}, Residence(Placement::one_each(2), 0, 2),
@@ -37,11 +43,11 @@ TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   at::Tensor parameter = at::ones({3});
   TieCopies copies = copies_of(parameter, processes);
   EXPECT_EQ(copies.changed(), "1");
-  copies.share("1");
+  share(copies);
   EXPECT_EQ(copies.changed(), "0");
   parameter.mul_(2);
   EXPECT_EQ(copies.changed(), "1");
-  copies.share("1");
+  share(copies);
   EXPECT_EQ(copies.changed(), "0");
   copies.note_gradients();  // an optimizer may write into data()
   EXPECT_EQ(copies.changed(), "1");
@@ -52,7 +58,7 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
   TieCopies copies = copies_of(parameter, processes);
-  copies.share("1");
+  share(copies);
   const at::Tensor before = parameter.detach();
   parameter.set_data(at::ones({3}) * 2);
   processes->fails = true;
@@ -60,7 +66,18 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   parameter.set_data(before);
   EXPECT_EQ(copies.changed(), "1");
   processes->fails = false;
-  copies.share("1");
+  share(copies);
+  EXPECT_EQ(copies.changed(), "0");
+}
+
+// What was sent, a failure may have kept another process from taking.
+TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
+  const auto processes = std::make_shared<FakeProcesses>();
+  at::Tensor parameter = at::ones({3});
+  TieCopies copies = copies_of(parameter, processes);
+  copies.share(copies.changed());
+  EXPECT_EQ(copies.changed(), "1");
+  share(copies);
   EXPECT_EQ(copies.changed(), "0");
 }
 

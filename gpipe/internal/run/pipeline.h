@@ -121,6 +121,10 @@ class Pipeline {
   // business.
   TieCopies& ties() { return ties_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
+  // Whether a call failed that may have changed the parameters of some replicas and not of others.
+  // The same in all processes.
+  bool replicas_may_differ() const { return replicas_may_differ_; }
+  void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
@@ -195,6 +199,7 @@ class Pipeline {
   const Residence residence_;
   TieCopies ties_;
   LateRegistrations late_registrations_;
+  bool replicas_may_differ_ = false;
   DeviceTies device_ties_;  // none if there are several processes, which run on CPUs
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.

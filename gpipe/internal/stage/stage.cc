@@ -236,7 +236,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   GivenGenerators given;
   std::optional<std::vector<BufferValue>> buffers;
   LayerBuffers::Others others = others_in(run);
-  if (recomputes) buffers_.begin_forward(layers_, others);
+  watches_buffers_ = watches_buffers_ || plan.checkpoints[index_] != Checkpoint::kNever;
+  if (watches_buffers_) buffers_.begin_forward(layers_, others);
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
@@ -248,8 +249,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
                                           : CheckpointPhase::kNone);
     result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
                         recomputes ? &given : nullptr);
-    if (recomputes) {
-      running_layer_ = -1;
+    if (watches_buffers_) {
+      if (recomputes) running_layer_ = -1;
       others.is_updated = [&](const at::Tensor& buffer) {
         return statistics_scope.has_updated(buffer);
       };
@@ -258,8 +259,8 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> outputs =
       leave(boundary_, plan, result, handed_over_, [this] { return current_layer(); });
-  // What cannot be recomputed keeps its graph: a layer has changed a buffer for the first time.
-  if (buffers && any_needs_grad(outputs)) {
+  // What cannot be recomputed keeps its graph.
+  if (recomputes && buffers && any_needs_grad(outputs)) {
     cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
                                      *std::move(buffers)};
     if (LayerBuffers::may_need_graph(cell.recompute->buffers)) {

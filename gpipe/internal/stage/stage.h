@@ -152,6 +152,7 @@ class Stage {
   std::vector<Layer> layers_;
   std::vector<at::Tensor> ties_;
   LayerBuffers buffers_;
+  bool watches_buffers_ = false;  // some cell of this stage may have been checkpointed
   RandomStreams draws_;
   std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
   bool has_loss_ = false;                // a loss was computed here

@@ -499,6 +499,69 @@ std::vector<WritingLayer> writing_layers() {
         self.own[1].add_(1);
       },
       [](WriterImpl& self, const Tensor& x) { return x * self.own[0] + self.own[1].clone(); });
+  // A factor that gradients alone see. Another buffer changes in each forward.
+  const auto reverse = [](WriterImpl& self, const Tensor& x) {
+    const Tensor y = x * 1;
+    if (y.requires_grad()) {
+      y.register_hook([factor = self.own[1].clone()](const Tensor& g) { return g * -factor[0]; });
+    }
+    return y;
+  };
+  for (const int64_t size : {1, 4000}) {
+    for (const int64_t rest : {1, 3}) {
+      add(
+          all, "a factor of gradients that begins late, or every fourth time",
+          [=] {
+            return std::vector<Tensor>{zeros({}, at::kLong), torch::ones({size})};
+          },
+          [rest](WriterImpl& self, const Tensor&) {
+            self.own[0].add_(1);
+            if (self.own[0].item<int64_t>() % 4 == rest) self.own[1].mul_(1.5);
+          },
+          reverse);
+    }
+  }
+  add(
+      all, "a codebook that the first rows fill",
+      [=] {
+        return std::vector<Tensor>{zeros({1}), zeros({kWidth})};
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        if (self.own[0].item<float>() == 0) {
+          self.own[1].copy_(x.mean(0));
+          self.own[0].fill_(1);
+        }
+        self.own[1].mul_(0.9).add_(x.mean(0), 0.1);
+      },
+      [](WriterImpl& self, const Tensor& x) { return x + self.own[1].clone(); });
+  add(
+      all, "registered in the first forward", [] { return std::vector<Tensor>(); },
+      [=](WriterImpl& self, const Tensor& x) {
+        if (self.own.empty()) self.own.push_back(self.register_buffer("late", zeros({kWidth})));
+        self.own[0].mul_(0.9).add_(x.mean(0), 0.1);
+      },
+      [](WriterImpl& self, const Tensor& x) { return x + self.own[0].clone(); });
+  add(
+      all, "another tensor registered in each forward",
+      [=] { return std::vector<Tensor>{zeros({kWidth})}; },
+      [reference = static_cast<Tensor*>(nullptr)](WriterImpl& self, const Tensor& x) mutable {
+        if (reference == nullptr) reference = &self.register_buffer("late", torch::zeros({kWidth}));
+        *reference = *reference * 0.9 + x.mean(0);
+        self.own[0] = *reference;
+      },
+      [](WriterImpl& self, const Tensor& x) { return x + self.own[0]; });
+  add(
+      all, "set_, every third time",
+      [=] {
+        return std::vector<Tensor>{zeros({}, at::kLong), zeros({kWidth})};
+      },
+      [](WriterImpl& self, const Tensor& x) {
+        self.own[0].add_(1);
+        if (self.own[0].item<int64_t>() % 3 == 2) {
+          self.own[1].set_(self.own[1] * 0.9 + x.mean(0).abs());
+        }
+      },
+      [](WriterImpl& self, const Tensor& x) { return x + self.own[1].clone(); });
   add(
       all, "asks",
       [=] {
@@ -580,12 +643,6 @@ TEST(Recompute, NamesABufferThatItCannotPutBack) {
          self.own[0].add_(is_recomputing() ? 2 : 1);
          return x;
        }},
-      {"another tensor registered", "a recompute has replaced a buffer",
-       [reference = static_cast<Tensor*>(nullptr)](WriterImpl& self, const Tensor& x) mutable {
-         if (reference == nullptr) reference = &self.register_buffer("late", torch::zeros({1}));
-         *reference = *reference + 1;
-         return x;
-       }},
       {"changed by the backward, too", "a backward has changed the buffer '0.inner.b0'",
        [](WriterImpl& self, const Tensor& x) {
          x.register_hook([buffer = self.own[0]](const Tensor&) { buffer.add_(1); });
@@ -603,6 +660,37 @@ TEST(Recompute, NamesABufferThatItCannotPutBack) {
                   pipe->step({torch::randn({6, kWidth})}, {torch::randn({6, kWidth})}, square_loss);
                 }),
                 ThrowsMessage<c10::Error>(AllOf(HasSubstr(each.text), HasSubstr("kNever"))));
+  }
+}
+
+// A forward that is not checkpointed, without gradients, comes between forward and backward.
+TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
+  const auto make = [] {
+    testing::manual_seed(5);
+    const auto count = [](WriterImpl& self, const Tensor&) { self.own[0].add_(1); };
+    const auto scale = [](WriterImpl& self, const Tensor& x) { return x * self.own[0].clone(); };
+    return nn::Sequential(Writer(std::vector<Tensor>{torch::zeros({1})}, count, scale), nn::Tanh());
+  };
+  nn::Sequential plain = make();
+  GPipe pipe(make(), cpu_options({1, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+  for (int call = 0; call < 3; ++call) {
+    const Tensor x = torch::randn({4, kWidth});
+    const Tensor expected = plain->forward(x);
+    const Tensor output = pipe->forward(x);
+    {
+      const torch::NoGradGuard no_grad;
+      for (int other = 0; other < call; ++other) {
+        (void)plain->forward(x);
+        (void)pipe->forward(x);
+      }
+    }
+    expected.sum().backward();
+    output.sum().backward();
+    const auto parameters = pipe->named_parameters();
+    for (const auto& item : plain->named_parameters()) {
+      EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()));
+    }
+    EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0]));
   }
 }
 
