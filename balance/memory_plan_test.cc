@@ -597,12 +597,19 @@ TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
 }
 
 // Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
-// kernels take while they run included.
-double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input,
+// kernels take while they run included; and between what the plan says that it is.
+struct RealToPlanned {
+  double ratio = 0;
+  MeasuredRange said;
+  bool measured = true;  // not, if the plan says so
+};
+
+RealToPlanned compared(const std::function<nn::Sequential()>& make, std::vector<int64_t> input,
                        c10::ScalarType type = at::kFloat) {
   // The plan counts what each thread of an operator has for itself.
   at::set_num_threads(1);
-  const Case c{"", make, std::move(input), {static_cast<int64_t>(make()->size())}, 0, type};
+  const Case c{"",          make, std::move(input), {static_cast<int64_t>(make()->size())},
+               /*words=*/0, type};
   const auto options = MemoryPlanOptions(c.balance)
                            .chunks(2)
                            .checkpoint(Checkpoint::kNever)
@@ -612,7 +619,26 @@ double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<
   const MemoryPlan plan =
       memory_plan(on_meta(c.make), {at::empty(c.input, on_meta(type))}, {}, &squares, options);
   const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options, true))[0].bytes);
-  return counted / static_cast<double>(plan.devices[0].peak.bytes);
+  RealToPlanned result;
+  result.ratio = counted / static_cast<double>(plan.devices[0].peak.bytes);
+  for (const Uncertainty& each : plan.uncertain) {
+    result.measured = result.measured && each.range.has_value();
+    if (!each.range) continue;
+    result.said.low = std::min(result.said.low, each.range->low);
+    result.said.high = std::max(result.said.high, each.range->high);
+  }
+  return result;
+}
+
+double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {
+  return compared(make, std::move(input)).ratio;
+}
+
+// A plan that names no operator is certain: 1 %.
+void expect_within_what_it_says(const RealToPlanned& result, const std::string& with) {
+  EXPECT_TRUE(result.measured) << with;
+  EXPECT_GE(result.ratio, result.said.low - 0.01) << with;
+  EXPECT_LE(result.ratio, result.said.high + 0.01) << with;
 }
 
 struct SelfAttentionImpl : nn::Module {
@@ -673,29 +699,58 @@ struct OutputOfImpl : nn::Module {
 };
 
 TEST(MemoryPlan, OfRecurrentLayersIsWithinWhatItSays) {
-  for (const int64_t length : {10, 100}) {
-    for (const int64_t width : {32, 100}) {
+  for (const int64_t length : {5, 10, 100}) {
+    for (const int64_t width : {32, 64, 100}) {
       for (const bool both : {false, true}) {
         const auto make = [&](auto options) {
           return options.num_layers(2).bidirectional(both).batch_first(true);
         };
         const std::string with = c10::str(length, " steps, width ", width, both ? ", both" : "");
-        EXPECT_NEAR(real_to_planned(
-                        [&] {
-                          return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(
-                              make(nn::LSTMOptions(width, width))));
-                        },
-                        {8, length, width}),
-                    1, 0.05)
-            << "LSTM, " << with;
-        const double gru = real_to_planned(
-            [&] {
-              return nn::Sequential(
-                  std::make_shared<OutputOfImpl<nn::GRU>>(make(nn::GRUOptions(width, width))));
-            },
-            {8, length, width});
-        EXPECT_GE(gru, 0.91 - 0.005) << with;
-        EXPECT_LE(gru, 1.05 + 0.005) << with;
+        const auto lstm = [&] {
+          return nn::Sequential(
+              std::make_shared<OutputOfImpl<nn::LSTM>>(make(nn::LSTMOptions(width, width))));
+        };
+        const auto one_lstm = [&] {
+          return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(
+              make(nn::LSTMOptions(width, width)).num_layers(1)));
+        };
+        const auto gru = [&] {
+          return nn::Sequential(
+              std::make_shared<OutputOfImpl<nn::GRU>>(make(nn::GRUOptions(width, width))));
+        };
+        expect_within_what_it_says(compared(lstm, {8, length, width}), "LSTM, " + with);
+        expect_within_what_it_says(compared(one_lstm, {2, length, width}), "one LSTM, " + with);
+        if (length >= 10) {
+          expect_within_what_it_says(compared(gru, {8, length, width}), "GRU, " + with);
+        }
+        const testing::AutocastScope autocast(c10::kCPU, at::kBFloat16);
+        expect_within_what_it_says(compared(lstm, {32, length, width}), "in bfloat16, " + with);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, OfProductsInLowerPrecisionIsWithinWhatItSays) {
+  for (const c10::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {64, 256}) {
+      for (const int64_t rows : {16, 128, 1024}) {
+        const auto make = [&](c10::ScalarType of_model) {
+          nn::Sequential model;
+          for (int k = 0; k < 4; ++k) {
+            model->push_back(nn::Linear(width, width));
+            model->push_back(nn::ReLU());
+          }
+          model->to(of_model);
+          return model;
+        };
+        const std::string with = c10::str(type, ", ", rows, " rows, width ", width);
+        const RealToPlanned whole = compared([&] { return make(type); }, {rows, width}, type);
+        expect_within_what_it_says(whole, with);
+        EXPECT_EQ(whole.said.high == 1, type == at::kFloat) << with;
+        if (type == at::kFloat) continue;
+        const testing::AutocastScope autocast(c10::kCPU, type);
+        expect_within_what_it_says(compared([&] { return make(at::kFloat); }, {rows, width}),
+                                   "autocast, " + with);
       }
     }
   }
@@ -728,8 +783,16 @@ TEST(MemoryPlan, SaysForWhichDevicesItIsAndWhatMakesItUncertain) {
                           nn::Linear(4, 4));
   };
   EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCUDA), "recurrent layers; ");
-  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCPU), "");
-  EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCUDA), "");
+  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCPU), "LSTM; ");
+  for (const c10::DeviceType type : {c10::kCUDA, c10::kCPU}) {
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, type), "");
+  }
+  {
+    const testing::AutocastScope autocast(c10::kCPU, at::kBFloat16);
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCPU),
+              "products in lower precision; ");
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCUDA), "");
+  }
   EXPECT_THROW(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kMPS), c10::ValueError);
 }
 
