@@ -61,7 +61,7 @@ struct NominalDevice {
   double flops_per_second = 14e12;
   double bytes_per_second = 900e9;
   double seconds_per_operator = 5e-6;
-  // Of which type it is: its autocast is what holds, where that is enabled.
+  // The type of the device: autocast is that of this type, where it is enabled.
   c10::DeviceType type = c10::kCUDA;
 
   // The sum of what its flops, its bytes and its operators take.

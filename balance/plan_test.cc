@@ -159,7 +159,7 @@ TEST(Plan, ProfilesThatAreThereAreTaken) {
   EXPECT_GE(found.plan.step, 2 * 60);
 }
 
-// Its halves are of other types than those of a plan without it.
+// Times and bytes under bfloat16 are not those of a plan without it.
 TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
   const auto with = [](const Profile& profile) {
     return plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({profile}));

@@ -8,7 +8,8 @@
 
 namespace gpipe::balance {
 
-// Of a profile's or a plan's guard of autocast: "under autocast to bfloat16", "without autocast".
+// Describes a profile's or a plan's guard of autocast: "under autocast to bfloat16", "without
+// autocast".
 std::string under_autocast(const std::string& autocast);
 
 // Throws std::invalid_argument, beginning with `prefix` and naming the field ("layers[3].forward"),

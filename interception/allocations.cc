@@ -90,7 +90,7 @@ Blocks& blocks() {
   return *seen_blocks;
 }
 
-// Of the allocator that was there before; null if it gives nothing back by address.
+// The deleter of the allocator that was there before; null if it gives nothing back by address.
 c10::DeleterFnPtr delete_cpu = nullptr;
 
 void free_cpu(void* address) {

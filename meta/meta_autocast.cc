@@ -72,7 +72,7 @@ void change_tensors(c10::IValue& value, const Change& change) {
 // A call of LibTorch's autocast on this thread.
 struct Call {
   c10::Device device;
-  // Of the thread before the call.
+  // The thread's keys before the call.
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   bool is_recorded = at::isRecordFunctionEnabled();
 };

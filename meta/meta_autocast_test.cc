@@ -54,8 +54,8 @@ at::Tensor on_meta(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat) {
   return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(type));
 }
 
-// Of each class of LibTorch's lists, with gradients: a weight is cast, used and given a gradient in
-// its own type.
+// Operators of each class of LibTorch's lists, with gradients: a weight is cast, used and given a
+// gradient in its own type.
 TEST(MetaAutocast, CastsWhatItCastsOnTheCpu) {
   install_meta_kernels();
   const std::vector<testing::Case> cases = {
