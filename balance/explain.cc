@@ -337,6 +337,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 
   Explanation result;
   result.device = profile.device;
+  result.autocast = profile.autocast;
   result.batch_rows = profile.batch_rows;
   result.chunks = options.chunks;
   result.cores = options.cores;

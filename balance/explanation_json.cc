@@ -18,6 +18,7 @@ nlohmann::ordered_json as_json(const Explanation& explanation) {
                {"binding", explanation.binding},
                {"splits", explanation.splits},
                {"halves_measured", explanation.halves_measured}};
+  if (!explanation.autocast.empty()) json["autocast"] = explanation.autocast;
   Json& partitions = json["partitions"] = Json::array();
   for (const PartitionExplanation& partition : explanation.partitions) {
     partitions.push_back({{"first_layer", partition.layers.first},

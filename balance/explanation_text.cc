@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "balance/explanation_json.h"
+#include "balance/profile_checks.h"
 #include "command/wrap.h"
 #include "text/counted.h"
 #include "text/digits.h"
@@ -77,12 +78,14 @@ std::string to_text(const Explanation& explanation) {
   }
   const bool all = explanation.cores == 0 ||
                    explanation.cores >= static_cast<int64_t>(explanation.partitions.size());
-  return text + command::wrap(
-                    absl::StrFormat("Profiled on: %s; %s at once.", text::shown(explanation.device),
-                                    all ? "all partitions compute"
-                                        : counted(explanation.cores, "partition computes",
-                                                  "partitions compute")),
-                    kColumns, 0, 2);
+  return text +
+         command::wrap(
+             absl::StrFormat(
+                 "Profiled on: %s%s; %s at once.", text::shown(explanation.device),
+                 explanation.autocast.empty() ? "" : ", " + under_autocast(explanation.autocast),
+                 all ? "all partitions compute"
+                     : counted(explanation.cores, "partition computes", "partitions compute")),
+             kColumns, 0, 2);
 }
 
 std::string to_json(const Explanation& explanation) {

@@ -22,8 +22,10 @@
 #include "balance/profiler.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
 #include "interception/recorded_inputs.h"
+#include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
+#include "meta/meta_target.h"
 
 namespace gpipe::balance {
 namespace {
@@ -256,8 +258,12 @@ double NominalDevice::seconds(const Work& work) const {
 
 std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample,
                              const std::vector<int64_t>& shared_inputs) {
+  std::optional<MetaAutocastScope> autocast;
   if (!model.is_empty() && !model->is_empty() && !sample.empty()) {
-    if (device_of(model, sample).is_meta()) install_meta();
+    if (device_of(model, sample).is_meta()) {
+      install_meta();
+      if (!MetaAutocastScope::type()) autocast.emplace(meta_target());
+    }
   }
   // Checks model and sample; sizes on other devices than these cannot be measured, but these
   // checks are all that is wanted of it.
@@ -285,6 +291,7 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
                       "while a gpipe::MetaScope lives (meta/meta_scope.h)");
   }
   install_meta();
+  const MetaAutocastScope autocast(device.type);
   Profile result = profile(model, sample, ProfileOptions().shared_inputs(shared_inputs));
   result.device = "nominal, from FLOPs";
   const std::vector<LayerWork> work = count(model, sample, shared_inputs);

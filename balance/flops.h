@@ -6,6 +6,7 @@
 #define BALANCE_FLOPS_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <vector>
@@ -60,6 +61,8 @@ struct NominalDevice {
   double flops_per_second = 14e12;
   double bytes_per_second = 900e9;
   double seconds_per_operator = 5e-6;
+  // The type of the device: autocast is that of this type, where it is enabled.
+  c10::DeviceType type = c10::kCUDA;
 
   // The sum of what its flops, its bytes and its operators take.
   double seconds(const Work& work) const;

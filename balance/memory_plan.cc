@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "balance/autocast.h"
 #include "balance/caching_allocator.h"
 #include "balance/memory_recorder.h"
 #include "balance/operator_census.h"
@@ -18,6 +19,7 @@
 #include "gpipe/cut_sizes.h"
 #include "gpipe/gpipe.h"
 #include "interception/allocations.h"
+#include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
 #include "meta/meta_target.h"
@@ -99,6 +101,7 @@ class Planner {
     plan_.capacity = options.capacity();
     plan_.device_of_stage = devices_;
     plan_.device_type = options.device_type();
+    plan_.autocast = autocast_name(options.device_type());
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
   }
@@ -313,6 +316,7 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
     throw std::logic_error("another memory plan is being made in this process; make one at a time");
   }
   const MetaTargetScope target(options.device_type());
+  const MetaAutocastScope autocast(options.device_type());
   install_meta_devices();
   install_meta_kernels();
   const BackToMeta back(model);

@@ -10,6 +10,8 @@
 // cuDNN and cuBLAS), the driver's own, and other programs'. Some operators are others on CUDA than
 // on the CPU (fused attention, LSTM, dropout): a plan is for one of the two, and says which of its
 // operators make it uncertain (docs/design/meta.md).
+//
+// Autocast holds as in a real step: the caller's guard, or a layer's own, for that type of devices.
 #ifndef BALANCE_MEMORY_PLAN_H_
 #define BALANCE_MEMORY_PLAN_H_
 
@@ -22,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -91,8 +94,10 @@ struct MemoryPlan {
   std::vector<int64_t> balance;              // the stages' numbers of layers
   std::vector<int64_t> device_of_stage;      // as given, or 0, 1, ...
   c10::DeviceType device_type = c10::kCUDA;  // as given
-  std::vector<Uncertainty> uncertain;        // what operators that ran make it
-  int64_t parameters = 0;                    // their number, in the whole model
+  // What autocast casts to in the caller's guard ("bfloat16", "float16"). Empty: not enabled.
+  std::string autocast;
+  std::vector<Uncertainty> uncertain;  // what operators that ran make it
+  int64_t parameters = 0;              // their number, in the whole model
   std::vector<DeviceMemory> devices;
   int64_t capacity = 0;  // of each device, as given; 0: no limit
   MemoryTrace trace;     // of two steps

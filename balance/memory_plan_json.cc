@@ -21,6 +21,7 @@ nlohmann::ordered_json as_json(const MemoryPlan& plan) {
   json["total_reserved_bytes"] = or_null(plan.total_reserved());
   json["device_of_stage"] = plan.device_of_stage;
   json["device_type"] = c10::DeviceTypeName(plan.device_type, /*lower_case=*/true);
+  json["autocast"] = plan.autocast.empty() ? Json() : Json(plan.autocast);
   json["uncertain"] = Json::array();
   for (const Uncertainty& each : plan.uncertain) {
     Json& item = json["uncertain"].emplace_back();

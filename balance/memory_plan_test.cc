@@ -1,10 +1,14 @@
 #include "balance/memory_plan.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
@@ -16,6 +20,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/modules/upsampling.h>
 #include <torch/optim/adam.h>
@@ -36,6 +41,7 @@
 #include "balance/memory_recorder.h"
 #include "balance/optimizer_flag.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "interception/allocations.h"
 #include "meta/meta_scope.h"
 #include "models/amoebanetd.h"
@@ -253,7 +259,8 @@ struct Case {
   std::function<nn::Sequential()> make;
   std::vector<int64_t> input;  // shape
   std::vector<int64_t> balance;
-  int64_t words = 0;  // above 0: the input are token ids below that
+  int64_t words = 0;                  // above 0: the input are token ids below that
+  c10::ScalarType type = at::kFloat;  // of the input
 };
 
 std::vector<Case> cases() {
@@ -372,7 +379,7 @@ MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options, bool
   const Schedule schedule = options.schedule()(stages, options.chunks());
   MemoryRecorder recorder(c10::kCPU, schedule, std::vector<int32_t>(stages, 0));
   const at::Tensor input =
-      c.words > 0 ? at::randint(c.words, c.input, at::kLong) : at::randn(c.input);
+      c.words > 0 ? at::randint(c.words, c.input, at::kLong) : at::randn(c.input, c.type);
   for (const at::Tensor& p : model->parameters())
     recorder.add(static_cast<int64_t>(p.nbytes()), 0, MemoryUse::kParameters);
   for (const at::Tensor& b : model->buffers())
@@ -468,6 +475,98 @@ TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
   }
 }
 
+// Operators that autocast runs in its lower precision, in single precision, in the widest type of
+// their inputs, and that it leaves alone; a weight that is used twice.
+struct MixedImpl : nn::Module {
+  explicit MixedImpl(int64_t width) {
+    linear = register_module("linear", nn::Linear(width, width));
+    half = register_module("half", nn::Linear(width, width / 2));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = half(linear(linear(x).relu()));
+    const at::Tensor both = at::cat({y, x.narrow(1, 0, y.size(1))}, 1);  // to float32
+    return at::tanh(norm(both)) * at::mse_loss(both, x, at::Reduction::None).sqrt();
+  }
+  nn::Linear linear{nullptr}, half{nullptr};
+  nn::LayerNorm norm{nullptr};
+};
+TORCH_MODULE(Mixed);
+
+// Planned / counted bytes, of two stages on one device.
+double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerator& schedule) {
+  const auto options = MemoryPlanOptions(c.balance)
+                           .chunks(4)
+                           .checkpoint(mode)
+                           .schedule(schedule)
+                           .device_of_stage({0, 0})
+                           .device_type(c10::kCPU)
+                           .optimizer(parse_optimizer("momentum"));
+  const MemoryPlan plan =
+      memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {}, &squares, options);
+  const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options))[0].bytes);
+  return static_cast<double>(plan.devices[0].peak.bytes) / counted;
+}
+
+TEST(MemoryPlan, UnderAutocastIsWithinTwoPercentOfWhatARealRunTakes) {
+  at::set_num_threads(1);
+  const auto linears_and_relus = [] {
+    nn::Sequential model;
+    for (int k = 0; k < 4; ++k) model->push_back(nn::Linear(512, 512));
+    return model;
+  };
+  const auto mixed = [] {
+    nn::Sequential model;
+    for (int k = 0; k < 4; ++k) model->push_back(Mixed(256));
+    return model;
+  };
+  const auto many_rows = [] {
+    nn::Sequential model;
+    for (int k = 0; k < 4; ++k) model->push_back(Mixed(32));
+    return model;
+  };
+  const std::vector<Case> all = {{"linear layers", linears_and_relus, {64, 512}, {2, 2}},
+                                 {"mixed", mixed, {64, 256}, {1, 3}},
+                                 {"mixed, many rows", many_rows, {2048, 32}, {2, 2}}};
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const testing::AutocastScope autocast(c10::kCPU, type);
+    for (const Case& c : all) {
+      for (const Checkpoint mode :
+           {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+        for (const ScheduleGenerator& schedule :
+             {ScheduleGenerator(&Schedule::one_f_one_b), ScheduleGenerator(&Schedule::gpipe)}) {
+          EXPECT_NEAR(planned_to_counted(c, mode, schedule), 1, 0.02)
+              << c.name << ", " << c10::toString(type) << ", mode " << to_text(mode);
+        }
+      }
+    }
+  }
+}
+
+// The guard for devices of the plan's type is the one that counts, and the plan says so.
+TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
+  const nn::Sequential model = on_meta([] { return linears(4, 1024); });
+  const auto plan = [&](c10::DeviceType type) {
+    return memory_plan(model, {at::empty({8, 1024}, on_meta())}, {}, &squares,
+                       MemoryPlanOptions({4})
+                           .chunks(8)
+                           .checkpoint(Checkpoint::kNever)
+                           .schedule(&Schedule::gpipe)
+                           .device_type(type));
+  };
+  const MemoryPlan plain = plan(c10::kCUDA);
+  EXPECT_EQ(plain.autocast, "");
+  const testing::AutocastScope autocast(c10::kCUDA, at::kHalf);
+  const MemoryPlan half = plan(c10::kCUDA);
+  EXPECT_EQ(half.autocast, "float16");
+  // For each micro-batch a copy of each weight that a gradient goes through.
+  constexpr int64_t kCopy = 1024 * 1024 * kFloat / 2;
+  EXPECT_GT(half.devices[0].peak.bytes, half.devices[0].parameters + 3 * 8 * kCopy);
+  EXPECT_LT(plain.devices[0].peak.bytes, half.devices[0].parameters + 3 * 8 * kCopy);
+  EXPECT_EQ(plan(c10::kCPU).autocast, "");
+  EXPECT_EQ(plan(c10::kCPU).devices[0].peak.bytes, plain.devices[0].peak.bytes);
+}
+
 TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
   static constexpr int64_t kWords = 4000, kWidth = 64, kTokens = 8;
   const auto plan_of = [](bool tied, const char* optimizer) {
@@ -498,11 +597,19 @@ TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
 }
 
 // Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
-// kernels take while they run included.
-double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {
+// kernels take while they run included; and between what the plan says that it is.
+struct RealToPlanned {
+  double ratio = 0;
+  MeasuredRange said;
+  bool measured = true;  // not, if the plan says so
+};
+
+RealToPlanned compared(const std::function<nn::Sequential()>& make, std::vector<int64_t> input,
+                       c10::ScalarType type = at::kFloat) {
   // The plan counts what each thread of an operator has for itself.
   at::set_num_threads(1);
-  const Case c{"", make, std::move(input), {static_cast<int64_t>(make()->size())}};
+  const Case c{"",          make, std::move(input), {static_cast<int64_t>(make()->size())},
+               /*words=*/0, type};
   const auto options = MemoryPlanOptions(c.balance)
                            .chunks(2)
                            .checkpoint(Checkpoint::kNever)
@@ -510,9 +617,28 @@ double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<
                            .device_type(c10::kCPU)
                            .optimizer(parse_optimizer("momentum"));
   const MemoryPlan plan =
-      memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {}, &squares, options);
+      memory_plan(on_meta(c.make), {at::empty(c.input, on_meta(type))}, {}, &squares, options);
   const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options, true))[0].bytes);
-  return counted / static_cast<double>(plan.devices[0].peak.bytes);
+  RealToPlanned result;
+  result.ratio = counted / static_cast<double>(plan.devices[0].peak.bytes);
+  for (const Uncertainty& each : plan.uncertain) {
+    result.measured = result.measured && each.range.has_value();
+    if (!each.range) continue;
+    result.said.low = std::min(result.said.low, each.range->low);
+    result.said.high = std::max(result.said.high, each.range->high);
+  }
+  return result;
+}
+
+double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<int64_t> input) {
+  return compared(make, std::move(input)).ratio;
+}
+
+// A plan that names no operator is certain: 1 %.
+void expect_within_what_it_says(const RealToPlanned& result, const std::string& with) {
+  EXPECT_TRUE(result.measured) << with;
+  EXPECT_GE(result.ratio, result.said.low - 0.01) << with;
+  EXPECT_LE(result.ratio, result.said.high + 0.01) << with;
 }
 
 struct SelfAttentionImpl : nn::Module {
@@ -573,29 +699,58 @@ struct OutputOfImpl : nn::Module {
 };
 
 TEST(MemoryPlan, OfRecurrentLayersIsWithinWhatItSays) {
-  for (const int64_t length : {10, 100}) {
-    for (const int64_t width : {32, 100}) {
+  for (const int64_t length : {5, 10, 100}) {
+    for (const int64_t width : {32, 64, 100}) {
       for (const bool both : {false, true}) {
         const auto make = [&](auto options) {
           return options.num_layers(2).bidirectional(both).batch_first(true);
         };
         const std::string with = c10::str(length, " steps, width ", width, both ? ", both" : "");
-        EXPECT_NEAR(real_to_planned(
-                        [&] {
-                          return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(
-                              make(nn::LSTMOptions(width, width))));
-                        },
-                        {8, length, width}),
-                    1, 0.05)
-            << "LSTM, " << with;
-        const double gru = real_to_planned(
-            [&] {
-              return nn::Sequential(
-                  std::make_shared<OutputOfImpl<nn::GRU>>(make(nn::GRUOptions(width, width))));
-            },
-            {8, length, width});
-        EXPECT_GE(gru, 0.91 - 0.005) << with;
-        EXPECT_LE(gru, 1.05 + 0.005) << with;
+        const auto lstm = [&] {
+          return nn::Sequential(
+              std::make_shared<OutputOfImpl<nn::LSTM>>(make(nn::LSTMOptions(width, width))));
+        };
+        const auto one_lstm = [&] {
+          return nn::Sequential(std::make_shared<OutputOfImpl<nn::LSTM>>(
+              make(nn::LSTMOptions(width, width)).num_layers(1)));
+        };
+        const auto gru = [&] {
+          return nn::Sequential(
+              std::make_shared<OutputOfImpl<nn::GRU>>(make(nn::GRUOptions(width, width))));
+        };
+        expect_within_what_it_says(compared(lstm, {8, length, width}), "LSTM, " + with);
+        expect_within_what_it_says(compared(one_lstm, {2, length, width}), "one LSTM, " + with);
+        if (length >= 10) {
+          expect_within_what_it_says(compared(gru, {8, length, width}), "GRU, " + with);
+        }
+        const testing::AutocastScope autocast(c10::kCPU, at::kBFloat16);
+        expect_within_what_it_says(compared(lstm, {32, length, width}), "in bfloat16, " + with);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, OfProductsInLowerPrecisionIsWithinWhatItSays) {
+  for (const c10::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {64, 256}) {
+      for (const int64_t rows : {16, 128, 1024}) {
+        const auto make = [&](c10::ScalarType of_model) {
+          nn::Sequential model;
+          for (int k = 0; k < 4; ++k) {
+            model->push_back(nn::Linear(width, width));
+            model->push_back(nn::ReLU());
+          }
+          model->to(of_model);
+          return model;
+        };
+        const std::string with = c10::str(type, ", ", rows, " rows, width ", width);
+        const RealToPlanned whole = compared([&] { return make(type); }, {rows, width}, type);
+        expect_within_what_it_says(whole, with);
+        EXPECT_EQ(whole.said.high == 1, type == at::kFloat) << with;
+        if (type == at::kFloat) continue;
+        const testing::AutocastScope autocast(c10::kCPU, type);
+        expect_within_what_it_says(compared([&] { return make(at::kFloat); }, {rows, width}),
+                                   "autocast, " + with);
       }
     }
   }
@@ -628,8 +783,16 @@ TEST(MemoryPlan, SaysForWhichDevicesItIsAndWhatMakesItUncertain) {
                           nn::Linear(4, 4));
   };
   EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCUDA), "recurrent layers; ");
-  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCPU), "");
-  EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCUDA), "");
+  EXPECT_EQ(planned(on_meta(lstm), {2, 4, 4}, c10::kCPU), "LSTM; ");
+  for (const c10::DeviceType type : {c10::kCUDA, c10::kCPU}) {
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, type), "");
+  }
+  {
+    const testing::AutocastScope autocast(c10::kCPU, at::kBFloat16);
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCPU),
+              "products in lower precision; ");
+    EXPECT_EQ(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kCUDA), "");
+  }
   EXPECT_THROW(planned(on_meta([] { return linears(2, 8); }), {2, 8}, c10::kMPS), c10::ValueError);
 }
 

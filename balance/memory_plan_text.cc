@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "balance/memory_plan_json.h"
+#include "balance/profile_checks.h"
 #include "command/wrap.h"
 #include "text/memory_size.h"
 
@@ -82,7 +83,10 @@ std::string to_text(const MemoryPlan& plan) {
                                   "what LibTorch's allocator for CUDA would hold at most, without "
                                   "cuDNN's workspaces."),
                      80, 0, 0);
-  text += command::wrap("Planned for " + device_text(plan) + ".", 80, 0, 0);
+  text += command::wrap(
+      absl::StrCat("Planned for ", device_text(plan), plan.autocast.empty() ? "" : ", ",
+                   plan.autocast.empty() ? "" : under_autocast(plan.autocast), "."),
+      80, 0, 0);
   for (const Uncertainty& each : plan.uncertain) {
     text += command::wrap("Uncertain by " + each.operators + ": " +
                               (each.range ? absl::StrFormat("real steps took %.2f to %.2f of it",

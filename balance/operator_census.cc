@@ -6,8 +6,14 @@
 
 #include "balance/operator_census.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
 #include <memory>
 #include <mutex>
+#include <string>
+
+#include "interception/recorded_inputs.h"
 
 namespace gpipe::balance {
 namespace {
@@ -23,9 +29,22 @@ Seen& seen() {
   return *seen_operators;
 }
 
+// "(bfloat16)", "(float16)": the type of an argument below single precision. Empty without one.
+std::string lower_precision(const at::RecordFunction& call) {
+  for (const c10::IValue& input : internal::recorded_inputs(call)) {
+    if (!input.isTensor() || !input.toTensor().defined()) continue;
+    if (input.toTensor().scalar_type() == c10::kBFloat16) return "(bfloat16)";
+    if (input.toTensor().scalar_type() == c10::kHalf) return "(float16)";
+  }
+  return "";
+}
+
 std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
+  const std::string name = call.name();
+  const std::string lower = lower_precision(call);
   const std::lock_guard<std::mutex> lock(seen().mutex);
-  seen().names.insert(call.name());
+  seen().names.insert(name);
+  if (!lower.empty()) seen().names.insert(name + lower);
   return nullptr;
 }
 
@@ -36,8 +55,8 @@ OperatorCensus::OperatorCensus() {
     const std::lock_guard<std::mutex> lock(seen().mutex);
     seen().names.clear();
   }
-  handle_ =
-      at::addGlobalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&note).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 OperatorCensus::~OperatorCensus() { at::removeCallback(handle_); }

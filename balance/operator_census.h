@@ -18,7 +18,8 @@ class OperatorCensus {
   OperatorCensus(const OperatorCensus&) = delete;
   OperatorCensus& operator=(const OperatorCensus&) = delete;
 
-  // So far, such as "aten::mm".
+  // So far, such as "aten::mm"; one that had an argument in lower precision also as
+  // "aten::mm(bfloat16)" or "aten::mm(float16)".
   std::set<std::string> operators() const;
 
  private:

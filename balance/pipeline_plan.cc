@@ -141,11 +141,11 @@ void check_whole(const Json& number) {
 }  // namespace
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
-  return a.model == b.model && a.profiled_on == b.profiled_on && a.rows == b.rows &&
-         a.balance == b.balance && a.chunks == b.chunks && a.shared_inputs == b.shared_inputs &&
-         a.checkpoints == b.checkpoints && a.schedule_name == b.schedule_name &&
-         a.schedule == b.schedule && a.step == b.step && a.lower_bound == b.lower_bound &&
-         a.devices == b.devices;
+  return a.model == b.model && a.profiled_on == b.profiled_on && a.autocast == b.autocast &&
+         a.rows == b.rows && a.balance == b.balance && a.chunks == b.chunks &&
+         a.shared_inputs == b.shared_inputs && a.checkpoints == b.checkpoints &&
+         a.schedule_name == b.schedule_name && a.schedule == b.schedule && a.step == b.step &&
+         a.lower_bound == b.lower_bound && a.devices == b.devices;
 }
 
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
@@ -198,6 +198,7 @@ std::string plan_to_text(const PipelinePlan& plan) {
   };
   line("model", one_line(plan.model));
   line("profiled_on", one_line(plan.profiled_on));
+  if (!plan.autocast.empty()) line("autocast", one_line(plan.autocast));
   line("rows", text_of(plan.rows));
   text += "balance" + joined(plan.balance, [](int64_t layers) { return text_of(layers); }) + "\n";
   line("chunks", text_of(plan.chunks));
@@ -227,6 +228,7 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
   PipelinePlan plan;
   plan.model = lines.field("model");
   plan.profiled_on = lines.field("profiled_on");
+  if (lines.is_next("autocast")) plan.autocast = lines.field("autocast");
   plan.rows = lines.count(lines.field("rows"));
   plan.balance.clear();
   for (const std::string& word : Lines::words(lines.field("balance"))) {
@@ -274,6 +276,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
                {"rows", plan.rows},
                {"balance", plan.balance},
                {"chunks", plan.chunks}};
+  if (!plan.autocast.empty()) json["autocast"] = one_line(plan.autocast);
   if (!plan.shared_inputs.empty()) json["shared_inputs"] = plan.shared_inputs;
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
@@ -322,6 +325,7 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     };
     get(json, "model", plan.model);
     get(json, "profiled_on", plan.profiled_on);
+    if (json.contains("autocast")) get(json, "autocast", plan.autocast);
     get(json, "rows", plan.rows);
     get(json, "balance", plan.balance);
     get(json, "chunks", plan.chunks);

@@ -35,7 +35,9 @@ struct PlannedDevice {
 struct PipelinePlan {
   std::string model;        // a name for people; may be empty
   std::string profiled_on;  // the profile's device
-  int64_t rows = 1;         // of a mini-batch
+  // What autocast casts to, for the profile and for the memory ("bfloat16"). Empty: not enabled.
+  std::string autocast = {};
+  int64_t rows = 1;  // of a mini-batch
   std::vector<int64_t> balance = {1};
   int64_t chunks = 1;
   // Numbers of inputs that all micro-batches share (GPipeOptions::shared_inputs).
@@ -72,6 +74,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 //   gpipe plan 1
 //   model unet:5,64
 //   profiled_on nominal, from FLOPs
+//   autocast bfloat16        (only if it was enabled)
 //   rows 32
 //   balance 61 57
 //   chunks 8

@@ -79,7 +79,8 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
       [](PipelinePlan& plan) { ++plan.devices[1].live; },
       [](PipelinePlan& plan) {
         plan.shared_inputs = {1, 3};
-      }};
+      },
+      [](PipelinePlan& plan) { plan.autocast = "bfloat16"; }};
   for (size_t k = 0; k < changes.size(); ++k) {
     PipelinePlan changed = sample();
     changes[k](changed);

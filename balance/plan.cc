@@ -14,10 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/autocast.h"
 #include "balance/caching_allocator.h"
 #include "balance/default_chunks.h"
 #include "balance/first_rows.h"
 #include "balance/param_scale.h"
+#include "balance/profile_checks.h"
 #include "balance/profiler.h"
 #include "balance/training.h"
 #include "gpipe/batch_size.h"
@@ -69,6 +71,8 @@ class Planner {
       const MetaScope scope;
       memory_model_ = options.make()();
     }
+    autocast_ =
+        autocast_name(memory_model_ ? options.device_type() : device_of(model, sample).type());
     set_up_problem();
   }
 
@@ -198,15 +202,19 @@ class Planner {
       if (profile.batch_rows != rows) continue;
       TORCH_CHECK_VALUE(profile.layers.size() == model_->size(), "a profile of ",
                         profile.layers.size(), " layers was given for a model of ", model_->size());
+      check_autocast(rows, profile.autocast);
       return profile;
     }
     const std::string note =
         absl::StrFormat("%s micro-batches of %d rows", on_meta_ ? "counting" : "measuring", rows);
     tell(note);
     if (on_meta_) {
-      return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()),
-                             options_.speed(), options_.shared_inputs());
+      NominalDevice speed = options_.speed();
+      speed.type = options_.device_type();
+      return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()), speed,
+                             options_.shared_inputs());
     }
+    check_autocast(rows, autocast_name(device_of(model_, sample_).type()));
     return profile(model_, sample_,
                    ProfileOptions()
                        .micro_batch_rows(rows)
@@ -214,6 +222,23 @@ class Planner {
                        .timeout(options_.timeout())
                        .cpu_threads(options_.cpu_threads())
                        .after_each_layer([&] { tell(note); }));
+  }
+
+  // A profile that was made, or would be, under `autocast`. Memory is planned under autocast_.
+  void check_autocast(int64_t rows, const std::string& autocast) const {
+    if (autocast == autocast_) return;
+    const std::string type = c10::DeviceTypeName(
+        memory_model_ ? options_.device_type() : device_of(model_, sample_).type(),
+        /*lower_case=*/true);
+    TORCH_CHECK_VALUE(
+        false, "the profile of micro-batches of ", rows, " rows is one ", under_autocast(autocast),
+        ", but the plan is made ", under_autocast(autocast_), " (for devices of type ", type,
+        "): its times and bytes are those of other types of numbers; ",
+        autocast.empty()
+            ? absl::StrCat("call plan() without that guard")
+            : absl::StrCat("call plan() inside a guard of autocast to ", autocast,
+                           " for that type (--autocast=", autocast, " in the command)"),
+        ", or make the profile ", under_autocast(autocast_));
   }
 
   static Memory memory_of_profile(const PlanCandidate& candidate) {
@@ -313,6 +338,7 @@ class Planner {
     const MiniBatchCut& cut = problem_.cuts[best.cut];
     PlanReport report;
     report.plan.profiled_on = cut.profile.device;
+    report.plan.autocast = cut.profile.autocast;
     report.plan.rows = rows_;
     report.plan.balance = best.balance;
     report.plan.chunks = best.chunks;
@@ -364,6 +390,7 @@ class Planner {
   const PlanOptions& options_;
   int64_t rows_ = 0;
   bool on_meta_ = false;
+  std::string autocast_;  // the guard of the plan, as Profile has it
   std::optional<torch::nn::Sequential> memory_model_;
   PlanProblem problem_;
   int64_t memory_plans_ = 0;

@@ -63,7 +63,8 @@ struct PlanOptions {
   TORCH_ARG(bool, zero_grad) = true;
   TORCH_ARG(c10::DeviceType, device_type) = c10::kCUDA;
 
-  // The devices' speed, for a model on the meta device, whose times are counted.
+  // The devices' speed, for a model on the meta device, whose times are counted. Their type is
+  // `device_type`.
   TORCH_ARG(NominalDevice, speed) = {};
   // How a model elsewhere is measured, for each size of micro-batches: as in ProfileOptions.
   TORCH_ARG(double, timeout) = 1.0;
@@ -103,12 +104,15 @@ struct PlanReport {
 // The choice is the fastest of what was examined, as predicted by explain(); it keeps the limits as
 // memory_plan() counts. PlanReport::proof has no problems, or this throws std::logic_error.
 //
+// Profiles and memory are those of the caller's guard of autocast, if there is one for
+// `device_type`.
+//
 // Takes seconds, and what it measures: for each number of micro-batches a profile. Deterministic
 // for the same profiles.
 //
-// Throws c10::ValueError if nothing fits, with the nearest that works; for options out of range;
-// std::invalid_argument for choices that make no sense; and as profile(), profile_on_meta() and
-// memory_plan() do.
+// Throws c10::ValueError if nothing fits, with the nearest that works; for options out of range,
+// and for a profile that was made under another guard of autocast; std::invalid_argument for
+// choices that make no sense; and as profile(), profile_on_meta() and memory_plan() do.
 //
 // Example:
 //   PlanReport report = plan(model, {images}, PlanOptions(8).memory(22 * gib));

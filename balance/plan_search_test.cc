@@ -338,6 +338,12 @@ TEST(PlanSearch, MistakesAreNamed) {
           AllOf(HasSubstr("has 4 layers that may be separated"), HasSubstr("give 4 devices")));
   message([](PlanProblem& p) { p.limits = {5}; }, HasSubstr("expected 2, one for each device"));
   message([](PlanProblem& p) { p.cuts.clear(); }, HasSubstr("no numbers of micro-batches"));
+  message(
+      [](PlanProblem& p) {
+        p.cuts.push_back(p.cuts.front());
+        p.cuts.back().profile.autocast = "bfloat16";
+      },
+      AllOf(HasSubstr("under autocast to bfloat16"), HasSubstr("without autocast")));
   message([](PlanProblem& p) { p.checkpoints.clear(); }, HasSubstr("no checkpoint modes"));
   message([](PlanProblem& p) { p.schedules = {"1f1c"}; }, HasSubstr("1f1b"));
   message([](PlanProblem& p) { p.stages_per_device = {0}; }, HasSubstr("give 1 or more"));

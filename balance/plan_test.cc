@@ -12,12 +12,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "balance/plan_options.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/autocast_scope.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::balance {
@@ -155,6 +157,37 @@ TEST(Plan, ProfilesThatAreThereAreTaken) {
   const PlanReport found =
       plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({slow}));
   EXPECT_GE(found.plan.step, 2 * 60);
+}
+
+// Times and bytes under bfloat16 are not those of a plan without it.
+TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
+  const auto with = [](const Profile& profile) {
+    return plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({profile}));
+  };
+  const Profile plain = profile_on_meta(make_on_meta(), {on_meta(4)});
+  EXPECT_EQ(plain.autocast, "");
+  std::optional<testing::AutocastScope> guard(std::in_place, c10::kCUDA, at::kBFloat16);
+  const Profile cast = profile_on_meta(make_on_meta(), {on_meta(4)});
+  EXPECT_EQ(cast.autocast, "bfloat16");
+  EXPECT_NE(cast.layers[0].kept, plain.layers[0].kept);
+  EXPECT_EQ(with(cast).plan.autocast, "bfloat16");
+  EXPECT_THAT(to_text(with(cast)), HasSubstr("autocast    bfloat16"));
+  EXPECT_THAT([&] { with(plain); }, ThrowsMessage<c10::ValueError>(HasSubstr(
+                                        "one without autocast, but the plan is made under "
+                                        "autocast to bfloat16 (for devices of type cuda)")));
+  guard.reset();
+  EXPECT_THAT(
+      [&] { with(cast); },
+      ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("one under autocast to bfloat16, but the plan is made without autocast"),
+                HasSubstr("--autocast=bfloat16"))));
+  // A guard for the CPU, where the profile would be measured, and none for the GPUs of the plan.
+  guard.emplace(c10::kCPU, at::kBFloat16);
+  EXPECT_THAT(
+      [] {
+        plan(make(), {at::rand({16, 64})}, small(2).timeout(1e-9).make(make));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("for devices of type cuda")));
 }
 
 TEST(Plan, TextAndJsonSayWhatWasChosen) {

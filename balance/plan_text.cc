@@ -83,6 +83,7 @@ std::string choice_text(const PlanReport& report) {
   const auto line = [&](const char* name, const std::string& value) { text += named(name, value); };
   line("chunks",
        absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks, report.rows_of_profile));
+  if (!plan.autocast.empty()) line("autocast", plan.autocast);
   line("schedule", plan.schedule_name);
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));

@@ -24,7 +24,8 @@ struct Uncertainty {
 };
 
 // Of a plan for devices of this type (c10::kCPU or c10::kCUDA) in which these operators of LibTorch
-// ran ("aten::mm"). docs/design/memory_plan.md says where the ranges are from.
+// ran ("aten::mm", "aten::mm(bfloat16)", as OperatorCensus names them). docs/design/memory_plan.md
+// says where the ranges are from.
 std::vector<Uncertainty> uncertainties(const std::set<std::string>& operators,
                                        c10::DeviceType device);
 

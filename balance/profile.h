@@ -75,7 +75,9 @@ struct SkipProfile {
 };
 
 struct Profile {
-  std::string device;      // a name for people, e.g. "NVIDIA A100" or the processor's
+  std::string device;  // a name for people, e.g. "NVIDIA A100" or the processor's
+  // What autocast casts to where the layers ran ("bfloat16", "float16"). Empty: it was not enabled.
+  std::string autocast = {};
   int64_t batch_rows = 0;  // rows of the micro-batch
   // Bytes of the micro-batch that enters the first layer. Inputs that all micro-batches share
   // (ProfileOptions::shared_inputs) are not in it: they are there once, however many are in flight.

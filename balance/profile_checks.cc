@@ -34,11 +34,25 @@ class Checks {
   const std::string& prefix_;
 };
 
+// A word; it may be empty.
+bool is_type_name(const std::string& text) {
+  return text.size() <= 32 &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
+}
+
 }  // namespace
+
+std::string under_autocast(const std::string& autocast) {
+  return autocast.empty() ? "without autocast" : "under autocast to " + autocast;
+}
 
 void check_profile(const Profile& profile, const std::string& prefix) {
   const Checks checks(prefix);
   if (profile.layers.empty()) checks.fail("layers is empty, expected at least one layer");
+  if (!is_type_name(profile.autocast)) {
+    checks.fail("autocast is '" + profile.autocast +
+                "', expected the name of a type, such as bfloat16, or nothing");
+  }
   checks.count("batch_rows", profile.batch_rows);
   checks.count("input", profile.input);
   for (size_t i = 0; i < profile.layers.size(); ++i) {

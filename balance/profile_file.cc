@@ -110,6 +110,7 @@ std::string to_json(const SavedProfile& saved) {
                {"units", "seconds, bytes"}, {"model", saved.model},
                {"device", profile.device},  {"batch_rows", profile.batch_rows},
                {"input", profile.input}};
+  if (!profile.autocast.empty()) json["autocast"] = profile.autocast;
   Json& layers = json["layers"] = Json::array();
   for (const LayerProfile& layer : profile.layers) {
     layers.push_back({{"name", layer.name},
@@ -158,6 +159,7 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
   SavedProfile saved;
   saved.model = fields.text("model");
   saved.profile.device = fields.text("device");
+  if (fields.has("autocast")) saved.profile.autocast = fields.text("autocast");
   saved.profile.batch_rows = fields.count("batch_rows");
   saved.profile.input = fields.count("input");
   for (const Json& layer : fields.list("layers")) {

@@ -26,6 +26,7 @@ SavedProfile sample() {
   SavedProfile saved;
   saved.model = "unet:5,64";
   saved.profile.device = "a \"processor\"";
+  saved.profile.autocast = "bfloat16";
   saved.profile.batch_rows = 4;
   saved.profile.input = 1024;
   saved.profile.layers = {{"conv", 0.1, 1.0 / 3, 8, 1, 2, 3, 512}, {"1", 1e-9, 0, 0, 0, 0, 0, 64}};
@@ -37,6 +38,7 @@ SavedProfile sample() {
 void expect_same(const SavedProfile& a, const SavedProfile& b) {
   EXPECT_EQ(a.model, b.model);
   EXPECT_EQ(a.profile.device, b.profile.device);
+  EXPECT_EQ(a.profile.autocast, b.profile.autocast);
   EXPECT_EQ(a.profile.batch_rows, b.profile.batch_rows);
   EXPECT_EQ(a.profile.input, b.profile.input);
   ASSERT_EQ(a.profile.layers.size(), b.profile.layers.size());

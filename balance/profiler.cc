@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "balance/autocast.h"
 #include "balance/first_rows.h"
 #include "balance/layer_memory.h"
 #include "balance/model_guard.h"
@@ -20,8 +21,10 @@
 #include "gpipe/internal/model/registered.h"
 #include "gpipe/timing.h"
 #include "interception/allocations.h"
+#include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
+#include "meta/meta_target.h"
 #include "skip/verify.h"
 
 namespace gpipe::balance {
@@ -149,6 +152,7 @@ class Subject {
       needs_grad_.push_back(tensor.defined() && tensor.requires_grad());
     }
     model_->train();
+    if (device_.is_meta() && !MetaAutocastScope::type()) autocast_.emplace(meta_target());
   }
 
   int64_t rows() const { return rows_; }
@@ -232,6 +236,7 @@ class Subject {
   Tensors sample_;
   std::vector<bool> needs_grad_;
   std::function<void()> after_each_layer_;
+  std::optional<MetaAutocastScope> autocast_;
   ModelGuard guard_;  // destroyed first
 };
 
@@ -450,6 +455,8 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   Subject subject(model, sample, options, options.cpu_threads());
   subject.after_each_layer(options.after_each_layer());
   result.device = name_of(subject.device());
+  result.autocast = autocast_name(subject.device().is_meta() ? *MetaAutocastScope::type()
+                                                             : subject.device().type());
   result.batch_rows = subject.rows();
   const Tensors inputs = subject.inputs();
   for (size_t k = 0; k < inputs.size(); ++k) {

@@ -52,6 +52,10 @@ using TimeProgressFn = std::function<void(const TimeProgress&)>;
 // be cut at some place for another reason (an in-place layer behind it changes what is also a skip)
 // is refused, unless keep_together has the layers on both sides.
 //
+// Layers run under the caller's guard of autocast for devices of the model's type, or as layers
+// enable it. On the meta device that is the autocast of what meta tensors stand for: the type of a
+// MetaAutocastScope (meta/meta_autocast.h), otherwise meta_target(). A Profile says which.
+//
 // The layers really run, in a profile of times dozens of times: hooks on modules' tensors and on
 // parameters are called in each pass, with gradients of ones from behind. Take off those that
 // count, log or write, or profile a model without them.

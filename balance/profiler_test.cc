@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/function_layer.h"
 #include "gpipe/testing/sleeper.h"
@@ -443,6 +444,32 @@ TEST(ProfileSizes, AreTheSameOnMeta) {
     EXPECT_GT(expected.layers[k].forward, 0) << k;
   }
   for (const Tensor& parameter : on_meta->parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+// What a layer keeps under the caller's autocast: its output and a copy of its weight, in the lower
+// type.
+TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
+  const auto make = [] {
+    return nn::Sequential(nn::Linear(32, 32), nn::Tanh(), nn::Linear(32, 32));
+  };
+  const nn::Sequential on_meta = [&] {
+    const MetaScope meta;
+    return make();
+  }();
+  const at::Tensor sample = at::rand({8, 32});
+  const auto options = ProfileOptions().timeout(1e-9);
+  const Profile plain = profile(on_meta, sample.to(at::kMeta), options);
+  EXPECT_EQ(plain.autocast, "");
+  const testing::AutocastScope autocast(at::kCPU, at::kBFloat16);
+  const Profile counted = profile(on_meta, sample.to(at::kMeta), options);
+  const Profile measured = profile(make(), sample, options);
+  EXPECT_EQ(counted.autocast, "bfloat16");
+  EXPECT_EQ(measured.autocast, "bfloat16");
+  for (size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(counted.layers[k].kept, measured.layers[k].kept) << k;
+    EXPECT_EQ(counted.layers[k].output, measured.layers[k].output) << k;
+    EXPECT_NE(counted.layers[k].kept, plain.layers[k].kept) << k;
+  }
 }
 
 TEST(ProfileSizes, OfAModelThatFitsNoMachine) {

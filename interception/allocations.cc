@@ -14,7 +14,10 @@
 #include <mutex>
 #include <shared_mutex>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -87,12 +90,26 @@ Blocks& blocks() {
   return *seen_blocks;
 }
 
-c10::DeleterFnPtr delete_cpu = nullptr;  // of LibTorch's own allocator
+// The deleter of the allocator that was there before; null if it gives nothing back by address.
+c10::DeleterFnPtr delete_cpu = nullptr;
 
 void free_cpu(void* address) {
   const Block block = blocks().take(address);
   delete_cpu(address);
   if (block.id != 0) end(block);
+}
+
+// A block that its own allocator does not give back by address.
+struct Wrapped {
+  c10::DataPtr data;
+  Block block;
+};
+
+void free_wrapped(void* context) {
+  auto* const wrapped = static_cast<Wrapped*>(context);
+  const Block block = wrapped->block;
+  delete wrapped;
+  end(block);
 }
 
 class CpuAllocator final : public c10::Allocator {
@@ -102,15 +119,21 @@ class CpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr data = base_->allocate(bytes);
     void* const address = data.get();
-    if (address == nullptr || data.get_context() != address) return data;
+    if (address == nullptr) return data;
     const Block block = begin(c10::Device(c10::kCPU), bytes);
     if (block.id == 0) return data;
-    blocks().add(address, block);
-    TORCH_INTERNAL_ASSERT(data.compare_exchange_deleter(delete_cpu, &free_cpu));
-    return data;
+    if (delete_cpu != nullptr && data.get_context() == address &&
+        data.compare_exchange_deleter(delete_cpu, &free_cpu)) {
+      blocks().add(address, block);
+      return data;
+    }
+    const c10::Device device = data.device();
+    return {address, new Wrapped{std::move(data), block}, &free_wrapped, device};
   }
-  // For a block that was not seen it does what LibTorch's own does.
-  c10::DeleterFnPtr raw_deleter() const override { return &free_cpu; }
+  // For a block that was not seen it does what the allocator behind does.
+  c10::DeleterFnPtr raw_deleter() const override {
+    return delete_cpu == nullptr ? nullptr : &free_cpu;
+  }
   void copy_data(void* target, const void* source, size_t count) const override {
     base_->copy_data(target, source, count);
   }
@@ -165,16 +188,65 @@ void watch_cuda() {
 }
 #endif
 
+// Waits for a block that its own thread takes.
+class Proof final : public AllocationObserver {
+ public:
+  explicit Proof(c10::DeviceType type) : type_(type) {}
+  void on_allocate(uint64_t, c10::Device device, int64_t) override {
+    if (std::this_thread::get_id() == thread_ && device.type() == type_) seen_ = true;
+  }
+  void on_free(uint64_t) override {}
+  bool seen() const { return seen_; }
+
+ private:
+  const c10::DeviceType type_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  bool seen_ = false;  // of its own thread alone
+};
+
+void observe(AllocationObserver* observer) {
+  Current& now = current();
+  std::unique_lock<std::shared_mutex> lock(now.mutex);
+  if (observer != nullptr && now.observer != nullptr) {
+    throw std::logic_error(
+        "allocations are already being watched in this process; profile sizes, make memory "
+        "plans and use StageMemory one after the other");
+  }
+  now.observer = observer;
+  ++now.scope;
+}
+
+// A new block is seen, or nothing that is counted would be true.
+void prove(c10::DeviceType type) {
+  Proof proof(type);
+  observe(&proof);
+  try {
+    c10::GetAllocator(type)->allocate(64);
+  } catch (...) {
+    observe(nullptr);
+    throw;
+  }
+  observe(nullptr);
+  if (proof.seen()) return;
+  const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
+  throw std::logic_error(
+      "memory on " + name +
+      " cannot be counted: an allocator that does not hand on to the one before it was put in "
+      "front of the counting one (c10::SetAllocator with priority 255, or another CUDA allocator); "
+      "put it there before the first profile, memory plan, StageMemory or "
+      "gpipe::install_meta_devices of the process, or leave it out");
+}
+
 }  // namespace
 
 void install_allocators() {
   static const bool installed = [] {
     c10::Allocator* const base = c10::GetCPUAllocator();
     delete_cpu = base->raw_deleter();
-    // Without it blocks cannot be given back by address (no allocator of LibTorch's lacks it).
-    if (delete_cpu == nullptr) throw std::logic_error("LibTorch's CPU allocator has no deleter");
-    c10::SetCPUAllocator(new CpuAllocator(base), /*priority=*/200);
-    c10::SetAllocator(c10::kMeta, new MetaAllocator, /*priority=*/200);
+    // The highest there is: no allocator that is there already keeps its place.
+    constexpr uint8_t kPriority = 255;
+    c10::SetCPUAllocator(new CpuAllocator(base), kPriority);
+    c10::SetAllocator(c10::kMeta, new MetaAllocator, kPriority);
     return true;
   }();
   (void)installed;
@@ -183,21 +255,12 @@ void install_allocators() {
 AllocationScope::AllocationScope(AllocationObserver& observer, bool cuda) {
   install_allocators();
   if (cuda) watch_cuda();
-  Current& now = current();
-  std::unique_lock<std::shared_mutex> lock(now.mutex);
-  if (now.observer != nullptr) {
-    throw std::logic_error(
-        "allocations are already being watched in this process; profile sizes, make memory "
-        "plans and use StageMemory one after the other");
-  }
-  now.observer = &observer;
-  ++now.scope;
+  prove(c10::kCPU);
+  prove(c10::kMeta);
+  if (cuda) prove(c10::kCUDA);
+  observe(&observer);
 }
 
-AllocationScope::~AllocationScope() {
-  Current& now = current();
-  std::unique_lock<std::shared_mutex> lock(now.mutex);
-  now.observer = nullptr;
-}
+AllocationScope::~AllocationScope() { observe(nullptr); }
 
 }  // namespace gpipe::internal

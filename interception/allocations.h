@@ -27,12 +27,14 @@ class AllocationObserver {
 // While it lives, `observer` sees the blocks of all threads. Blocks taken before are not seen, nor
 // blocks that are given back afterwards. The first scope puts an allocator in front of LibTorch's
 // own for the rest of the process; without a scope it only hands on. (A tensor that was made before
-// that is not seen to grow.)
+// that is not seen to grow.) Each scope takes a small block of its own first, on each kind of
+// device that it counts, and sees whether it is told of it.
 //
 // Requirements: the observer outlives the scope.
 //
 // Throws std::logic_error if another scope lives: what one counts would be missing in the other;
-// and for `cuda` where LibTorch has no CUDA.
+// for `cuda` where LibTorch has no CUDA; and where it is not told of its own block, because an
+// allocator that does not hand on to the one before was put in front of it.
 class AllocationScope {
  public:
   // `cuda`: blocks on CUDA devices, too, of which one must have been used before.

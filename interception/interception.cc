@@ -35,8 +35,8 @@ Interceptor::Interceptor(void (*add)(torch::Library& aten)) {
   add(library("aten", kInterceptionKey));
 }
 
-FactoryInterceptor::FactoryInterceptor(void (*add)(torch::Library& all)) {
-  add(library("_", kFactoryKey));
+FallbackInterceptor::FallbackInterceptor(c10::DispatchKey key, void (*add)(torch::Library& all)) {
+  add(library("_", key));
 }
 
 void for_each_aten_operator(

@@ -11,6 +11,8 @@
 // - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
 //   (gpipe/internal/operators/random_streams.cc), updates of running statistics (gpipe/internal/
 //   batch_norm.cc). Every other operator falls through at no cost.
+// - kMetaAutocastKey, in a MetaAutocastScope (meta/meta_autocast.cc). One kernel for all operators:
+//   it lets autocast see meta tensors, which it would not cast.
 //
 // A kernel looks at what is in force on its thread and hands on what is not for it: all can be
 // active at once, and any may be missing in a program.
@@ -34,6 +36,8 @@ namespace gpipe::internal {
 
 inline constexpr c10::DispatchKey kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 inline constexpr c10::DispatchKey kInterceptionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+// Left to experiments, too; just before autocast's own keys.
+inline constexpr c10::DispatchKey kMetaAutocastKey = c10::DispatchKey::DeferredInit;
 
 // Of a kernel's keys those to go on with, so that its operator goes its usual way.
 inline c10::DispatchKeySet after_interception(c10::DispatchKeySet keys,
@@ -58,10 +62,11 @@ class Interceptor {
   explicit Interceptor(void (*add)(torch::Library& aten));
 };
 
-// The same for kFactoryKey: `add` gets all operators, to give them one fallback.
-class FactoryInterceptor {
+// The same for a key with one kernel for all operators (kFactoryKey, kMetaAutocastKey): `add` gets
+// all operators, to give them that fallback.
+class FallbackInterceptor {
  public:
-  explicit FactoryInterceptor(void (*add)(torch::Library& all));
+  FallbackInterceptor(c10::DispatchKey key, void (*add)(torch::Library& all));
 };
 
 // Calls `visit` with each operator of LibTorch's own and its name as torch::Library::impl wants it.

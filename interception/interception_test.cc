@@ -58,7 +58,7 @@ TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {
   EXPECT_EQ(seen, 2);
 }
 
-// What FactoryInterceptor registered, told by the operators that went through it.
+// What FallbackInterceptor registered, told by the operators that went through it.
 thread_local std::vector<std::string> factory_calls;
 
 void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -69,7 +69,7 @@ void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 TEST(Interception, BothKeysSeeOneOperator) {
-  static const FactoryInterceptor interceptor([](torch::Library& all) {
+  static const FallbackInterceptor interceptor(kFactoryKey, [](torch::Library& all) {
     all.fallback(torch::CppFunction::makeFromBoxedFunction<&note_and_hand_on>());
   });
   const at::Tensor x = -at::ones({3}).requires_grad_();

@@ -15,7 +15,7 @@ namespace gpipe {
 namespace {
 
 using internal::after_interception;
-using internal::FactoryInterceptor;
+using internal::FallbackInterceptor;
 using internal::kFactoryKey;
 
 // Where `values` leaves the device open although nothing else tells it: the place of the device.
@@ -71,7 +71,7 @@ void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
 }
 
 c10::DispatchKey intercepted() {
-  static const FactoryInterceptor interceptor([](torch::Library& all) {
+  static const FallbackInterceptor interceptor(kFactoryKey, [](torch::Library& all) {
     all.fallback(torch::CppFunction::makeFromBoxedFunction<&on_meta>());
   });
   return kFactoryKey;

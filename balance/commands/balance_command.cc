@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/autocast.h"
 #include "balance/commands/command_model.h"
 #include "balance/explain.h"
 #include "balance/explanation_json.h"
@@ -77,6 +78,7 @@ ABSL_FLAG(
 ABSL_FLAG(double, param_scale, 2.0,
           "Memory of a parameter with its gradient and the optimizer's state, in units of its "
           "size: 2 for SGD, 3 with momentum, 4 for Adam.");
+ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too.");
 
 namespace gpipe::balance {
@@ -103,6 +105,7 @@ struct Settings {
   int64_t threads = 0;
   double timeout = 0;
   uint64_t seed = 0;
+  std::optional<at::ScalarType> autocast;
   int64_t partitions = 0;
   std::vector<int64_t> balance;  // empty: to be found
   ExplainOptions options;
@@ -172,6 +175,7 @@ void refuse_flags_of_measuring(const std::string& path) {
   if (absl::GetFlag(FLAGS_threads)) given.push_back("--threads");
   if (absl::GetFlag(FLAGS_timeout)) given.push_back("--timeout");
   if (absl::GetFlag(FLAGS_seed)) given.push_back("--seed");
+  if (!absl::GetFlag(FLAGS_autocast).empty()) given.push_back("--autocast");
   if (given.empty()) return;
   throw std::invalid_argument(absl::StrFormat(
       "%s %s for a profile that is measured, not for one that is read with --profile (%s): leave "
@@ -269,6 +273,7 @@ void read_options(Settings& settings) {
   (void)options.schedule(settings.partitions, options.chunks);  // throws if it is too large
 
   settings.device = parse_device(absl::GetFlag(FLAGS_device).value_or("cpu"));
+  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
   settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost).value_or(0);
   settings.timeout = at_least("timeout", absl::GetFlag(FLAGS_timeout).value_or(10.0), 1e-3);
   if (!settings.measured || !settings.device.is_cpu()) return;
@@ -307,6 +312,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
     progress.update(static_cast<int64_t>(time_progress.seconds),
                     absl::StrFormat("pass %d", time_progress.passes));
   };
+  const AutocastGuard autocast(settings.device.type(), settings.autocast);
   return profile(model, sample,
                  ProfileOptions()
                      .timeout(settings.timeout)

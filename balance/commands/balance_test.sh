@@ -94,12 +94,20 @@ grep -q -e "--balance=3,3" "$work/given.log" || fail "the faster cut is not name
 "$program" "${six[@]}" --partitions=2 >/dev/full 2>"$work/full.log"
 [ $? -eq 1 ] || fail "exit code for a full disk"
 
+expect_mistake "is for a profile that is measured" "${six[@]}" --partitions=2 --autocast=bfloat16
+
 # Measured, saved, read again: the same cut.
 "$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
   --save_profile="$work/unet.json" >"$work/measured.log" 2>&1 || fail "a measurement"
+grep -q '"autocast"' "$work/unet.json" && fail "there was no autocast"
 grep -q "measuring unet:1,2@64: 2 rows on cpu" "$work/measured.log" || fail "what is measured is not said"
 "$program" --profile="$work/unet.json" --partitions=2 --chunks=2 >"$work/again.log" 2>&1 || fail "reading it again"
 grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a profile"
+
+"$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
+  --autocast=bfloat16 --save_profile="$work/cast.json" >"$work/cast.log" 2>&1 || fail "$(cat "$work/cast.log")"
+grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "the profile does not say its autocast"
+tr -s '\n ' ' ' <"$work/cast.log" | grep -q ", under autocast to bfloat16;" || fail "$(cat "$work/cast.log")"
 
 # Of a tied head and of one with a matrix of its own: they are not taken for each other.
 words=("--model=gpt2:2,12,3,16,7" --partitions=2 --batch=4 --chunks=2)

@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/autocast.h"
 #include "balance/commands/command_model.h"
 #include "balance/fit.h"
 #include "balance/memory_plan_json.h"
@@ -52,6 +53,7 @@ ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,
           "Gradients are given back after each step, as by Optimizer::zero_grad().");
+ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
 
 namespace gpipe::balance {
@@ -82,6 +84,7 @@ struct Settings {
   std::vector<int64_t> device_bytes;
   FitOptions options;
   std::string schedule, optimizer;
+  std::optional<at::ScalarType> autocast;
   std::string json;  // a path, made absolute
 };
 
@@ -178,6 +181,7 @@ Settings read_settings(const CommandFace& face) {
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
+  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
   settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
   check_layers(settings);
   return settings;
@@ -276,6 +280,7 @@ int run(const Settings& settings) {
       interrupt.check();
       progress.update(++done, note);
     });
+    const AutocastGuard autocast(c10::kCUDA, settings.autocast);  // as memory is planned
     answer = settings.family ? search_family(settings, options) : search_one(settings, options);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

@@ -53,6 +53,10 @@ assert sum(answer["plan"]["balance"]) == 65 and len(answer["needed_bytes"]) == 2
 assert all(n <= r for n, r in zip(answer["needed_bytes"], answer["room_bytes"]))
 END
 
+# Under autocast other bytes are planned, and it is said.
+"$program" "${tiny[@]}" --devices_gib=1,1 --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "--autocast"
+grep -q "under autocast to bfloat16" "$work/cast.log" || fail "not under autocast: $(cat "$work/cast.log")"
+
 "$program" "${tiny[@]}" --devices_gib=0.001,0.001 >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 grep -q "unet:1,2 does not fit: " "$work/none.log" || fail "the limit is not named"

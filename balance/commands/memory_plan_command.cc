@@ -15,6 +15,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "balance/autocast.h"
 #include "balance/commands/command_model.h"
 #include "balance/memory_plan.h"
 #include "balance/memory_plan_json.h"
@@ -46,6 +47,7 @@ ABSL_FLAG(double, device_gib, 0.0,
 ABSL_FLAG(std::string, device, "cuda",
           "The devices that are planned for: cuda or cpu. Fused attention, LSTM and dropout keep "
           "other things there.");
+ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
 ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
 
@@ -65,6 +67,7 @@ struct Settings {
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
   std::string schedule, optimizer;  // the names of those of `options`
+  std::optional<at::ScalarType> autocast;
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
   std::string json, svg;  // paths, made absolute
 };
@@ -88,6 +91,7 @@ Settings read_settings(const CommandFace& face) {
     throw command::wrong_value("device", device, "give cuda or cpu");
   }
   settings.options.device_type(device == "cpu" ? c10::kCPU : c10::kCUDA);
+  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
   command::FileFlags files;
   settings.json = files.output("json", absl::GetFlag(FLAGS_json));
   settings.svg = files.output("svg", absl::GetFlag(FLAGS_svg));
@@ -146,6 +150,7 @@ int run(const Settings& settings) {
     std::cerr << absl::StrFormat("a mini-batch of %d rows gives %d micro-batches, not %d\n",
                                  settings.batch, cut, settings.options.chunks());
   }
+  const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   const MemoryPlan memory_plan = plan(settings, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
   command::write_result(settings.json, json_of(settings, memory_plan));

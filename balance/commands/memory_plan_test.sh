@@ -46,6 +46,14 @@ grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: 
 grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$work/cpu")"
 grep -q "^Uncertain by convolutions" "$work/cpu" || fail "nothing is uncertain: $(cat "$work/cpu")"
 
+# With a guard of autocast: the convolutions' weights are there once more.
+expect_mistake "give bfloat16 or float16" "${small[@]}" --autocast=fp8
+"$program" "${small[@]}" --device=cpu --autocast=bfloat16 --json="$work/cast.json" >"$work/cast" 2>&1 ||
+  fail "--autocast: $(cat "$work/cast")"
+grep -q "^Planned for the CPU, under autocast to bfloat16" "$work/cast" || fail "$(cat "$work/cast")"
+grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "no autocast in the JSON"
+cmp -s "$work/cast" "$work/cpu" && fail "--autocast makes no difference"
+
 # A device that is too small is a result, no error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
 grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"

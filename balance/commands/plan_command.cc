@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "balance/autocast.h"
 #include "balance/commands/command_model.h"
 #include "balance/optimizer_flag.h"
 #include "balance/pipeline_plan.h"
@@ -84,6 +85,7 @@ ABSL_FLAG(std::optional<double>, memory_gbps, std::nullopt,
 ABSL_FLAG(double, bandwidth_gbps, 0.0,
           "Gigabits per second between two devices. Default: transfers take no time.");
 ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
+ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(std::string, output, "",
           "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
 ABSL_FLAG(std::string, json, "", "Write all that is printed as JSON to this file.");
@@ -108,6 +110,7 @@ struct Settings {
   int64_t batch = 0;
   bool measured = false;
   PlanOptions options{1};
+  std::optional<at::ScalarType> autocast;
   std::string output, json;  // paths, made absolute
 };
 
@@ -155,6 +158,7 @@ void read_choices(Settings& settings) {
     throw command::wrong_value("stages_per_device", "", "give numbers, such as 1,2");
   options.stages_per_device(std::move(stages));
   options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
+  settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
 }
 
 // Of a profile that is read, or measured, or counted only one can say anything.
@@ -279,6 +283,7 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
 
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
+  const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   PlanReport report = make_plan(settings, interrupt);
   report.plan.model = settings.model.saved_name;
   std::cout << to_text(report) << std::flush;

@@ -102,6 +102,16 @@ tr -s '\n ' ' ' <"$work/old.log" | grep -q "halves of split backwards were not m
 tr -s '\n ' ' ' <"$work/old.log" | grep -q "were 1.01 to 1.10 of real steps with split backwards" ||
   fail "it is not said how far predictions of split backwards were off"
 
+# One that was made under autocast is for a plan under it.
+sed -i 's/"batch_rows"/"autocast": "bfloat16", "batch_rows"/' "$work/old.json"
+"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" >"$work/mixed.log" 2>&1 &&
+  fail "a profile under autocast was taken"
+tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "--autocast=bfloat16 in the command" ||
+  fail "it is not said what to do: $(cat "$work/mixed.log")"
+"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=1f1b --stages_per_device=1 \
+  --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "$(cat "$work/cast.log")"
+grep -q "^  autocast *bfloat16" "$work/cast.log" || fail "$(cat "$work/cast.log")"
+
 "$program" "${tiny[@]}" --devices=2 --measure=cpu --timeout=0.01 --chunks=2 --schedules=1f1b \
   --stages_per_device=1 >"$work/measured.log" 2>&1 || fail "measuring: $(cat "$work/measured.log")"
 grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was measured"

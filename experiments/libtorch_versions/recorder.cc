@@ -36,9 +36,10 @@ void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 }
 
 DispatchKey intercepted() {
-  static const internal::FactoryInterceptor interceptor([](torch::Library& all) {
-    all.fallback(torch::CppFunction::makeFromBoxedFunction<&note_and_hand_on>());
-  });
+  static const internal::FallbackInterceptor interceptor(
+      internal::kFactoryKey, [](torch::Library& all) {
+        all.fallback(torch::CppFunction::makeFromBoxedFunction<&note_and_hand_on>());
+      });
   return internal::kFactoryKey;
 }
 

@@ -1,0 +1,86 @@
+// Allocators of the user's: without deletion by address, before the first scope; in front of it.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "interception/allocations.h"
+
+namespace gpipe::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+int64_t blocks_of_user = 0;
+
+// A block's context is a header before it, as where an allocator keeps books.
+class UsersAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    constexpr size_t kHeader = 64;
+    void* const header = std::aligned_alloc(kHeader, (bytes / kHeader + 2) * kHeader);
+    ++blocks_of_user;
+    return {static_cast<char*>(header) + kHeader, header,
+            [](void* context) {
+              --blocks_of_user;
+              std::free(context);
+            },
+            c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* target, const void* source, size_t count) const override {
+    std::memcpy(target, source, count);
+  }
+};
+
+class Sum final : public AllocationObserver {
+ public:
+  void on_allocate(uint64_t, c10::Device, int64_t bytes) override { ++taken, most += bytes; }
+  void on_free(uint64_t) override { ++given_back; }
+  int taken = 0, given_back = 0;
+  int64_t most = 0;
+};
+
+// The only test of this process: what is put in front stays there.
+TEST(UsersAllocator, IsCountedOrItIsSaidThatItCannotBe) {
+  static UsersAllocator first, later;
+  c10::SetCPUAllocator(&first, /*priority=*/201);
+  ASSERT_EQ(first.raw_deleter(), nullptr);
+  {
+    Sum sum;
+    const AllocationScope scope(sum);
+    const int64_t before = blocks_of_user;
+    at::Tensor x = at::ones({1000}, at::kFloat);
+    EXPECT_EQ(sum.most, 4000);
+    x.resize_({2000});
+    EXPECT_EQ(x.narrow(0, 0, 1000).sum().item<float>(), 1000);
+    x.reset();
+    EXPECT_EQ(sum.given_back, sum.taken);
+    EXPECT_EQ(blocks_of_user, before);
+  }
+  c10::Allocator* const counting = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&later, /*priority=*/200);
+  EXPECT_EQ(c10::GetCPUAllocator(), counting) << "of lower priority";
+
+  c10::SetCPUAllocator(&later, /*priority=*/255);
+  Sum sum;
+  EXPECT_THAT([&] { AllocationScope{sum}; },
+              ThrowsMessage<std::logic_error>(HasSubstr("memory on cpu cannot be counted")));
+  EXPECT_THAT([&] { AllocationScope{sum}; },
+              ThrowsMessage<std::logic_error>(HasSubstr("cannot be counted")))
+      << "nor is it taken for watched";
+  c10::SetCPUAllocator(counting, /*priority=*/255);
+  EXPECT_NO_THROW(AllocationScope{sum});
+  EXPECT_EQ(sum.taken, 0) << "the proof is not the observer's";
+}
+
+}  // namespace
+}  // namespace gpipe::internal
