@@ -331,8 +331,11 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       if (timing.run(last.order)) last.makespan = timing.makespan();
       add(std::move(last));
     }
-    keep_best(&candidates, 1);
+    keep_best(&candidates, 4);
     if (candidates.empty()) return std::nullopt;
+    for (size_t k = 1; k < candidates.size(); ++k) {
+      result.next_best.push_back(std::move(candidates[k].order));
+    }
     result.order = std::move(candidates.front().order);
     result.makespan = candidates.front().makespan;
     result.seed = candidates.front().seed;
@@ -368,8 +371,13 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
     const std::optional<Optimized> small = optimize(fewer, part);
     if (small) result.actions += small->actions;
-    if (small && !stop()) {
-      if (std::optional<Order> longer = stretched(fewer, small->order, workload, &timing)) {
+    if (small) {
+      // Not every order has a part that repeats, or repeats as well as another.
+      std::vector<const Order*> shorter = {&small->order};
+      for (const Order& other : small->next_best) shorter.push_back(&other);
+      for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
+        std::optional<Order> longer = stretched(fewer, *shorter[k], workload, &timing);
+        if (!longer) continue;
         timing.run(*longer);
         add({std::move(*longer), timing.makespan(), -1});
       }

@@ -31,6 +31,7 @@ struct Optimized {
   int32_t seed = -1;
   int64_t actions = 0;  // how much work it was
   bool stopped = false;
+  std::vector<Order> next_best;  // some others that were found, the shortest first
 };
 
 // Nothing if there is no order within the limits: if a worker may not even hold one micro-batch in

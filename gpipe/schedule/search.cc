@@ -10,6 +10,7 @@
 #include "gpipe/schedule/anneal.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
+#include "gpipe/schedule/loop_pattern.h"
 #include "gpipe/schedule/optimize.h"
 #include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
@@ -134,6 +135,10 @@ class Seeds {
     const int64_t v = options.placement.stages() / p;
     const std::vector<int64_t>& where = options.placement.worker_of_stage();
     loop_ = where == Placement::loop(p, v).worker_of_stage();
+    // Without limits the generators have the groups that are best.
+    grouped_ = loop_ && v > 1 &&
+               std::any_of(workload.limit.begin(), workload.limit.end(),
+                           [](double limit) { return std::isfinite(limit); });
     v_shape_ = options.split && where == Placement::v_shape(p).worker_of_stage();
     if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
     if (!v_shape_) return;
@@ -149,9 +154,9 @@ class Seeds {
                                              : Search{"v-min", Searched::kVMin});
   }
 
-  // The work of those that search.
+  // The most work of those that search.
   int64_t work() const {
-    int64_t sum = 0;
+    int64_t sum = grouped_ ? grouped_work() : 0;
     for (const Search& each : searching_) {
       sum += internal::searched_work(each.which, workload_.workers, workload_.micro_batches);
     }
@@ -174,6 +179,15 @@ class Seeds {
       if (options_.split) {
         add(v == 1 ? "zb-h1" : "zb-interleaved", zero_bubble_interleaved(p, v, m));
       }
+    }
+    if (grouped_) {
+      Timing timing(workload_);
+      for (Order& order :
+           internal::grouped_orders(workload_, options_.split, kGrouped,
+                                    std::min(budget / 8, grouped_work()), options_.stop, &timing)) {
+        seeds_.push_back({"search", std::move(order)});
+      }
+      spent_ += timing.actions();
     }
     for (const Search& each : searching_) {
       // Without a search it is a table by rules, which is to be there in any case.
@@ -206,6 +220,13 @@ class Seeds {
 
   bool stopped() const { return options_.stop && options_.stop(); }
 
+  // Of orders in groups: so many of the best, and enough work to look at all sizes of groups where
+  // micro-batches are few, and at the smallest where they are many.
+  static constexpr size_t kGrouped = 4;
+  int64_t grouped_work() const {
+    return int64_t{1000} * workload_.stages * workload_.micro_batches;
+  }
+
   // Of a generator, which knows one cost for all stages.
   GeneratorCosts mean_costs() const {
     GeneratorCosts costs{{0, 0, 0, 0}, 0};
@@ -228,6 +249,7 @@ class Seeds {
   const SearchOptions& options_;
   const Workload& workload_;
   bool loop_ = false;
+  bool grouped_ = false;
   bool v_shape_ = false;
   std::vector<Search> searching_;
   std::vector<Seed> seeds_;
