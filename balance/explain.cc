@@ -315,6 +315,10 @@ std::vector<int64_t> Explanation::balance() const {
 
 std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions) {
   const auto given = static_cast<int64_t>(options.partition_checkpoints.size());
+  if (partitions < 1 || partitions > Schedule::kMostCells) {
+    fail("got " + std::to_string(partitions) + " partitions, expected 1 to " +
+         std::to_string(Schedule::kMostCells));
+  }
   if (given == 0) {
     return std::vector<Checkpoint>(static_cast<size_t>(partitions), options.checkpoint);
   }

@@ -107,7 +107,7 @@ struct Explanation {
 };
 
 // The mode of each partition. Throws std::invalid_argument if the options have modes for another
-// number of them.
+// number of them, and for fewer than one or more than Schedule::kMostCells.
 std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions);
 
 // Explains the cut that gives partition j the next balance[j] layers.

@@ -76,7 +76,8 @@ struct MemoryPeak {
 std::vector<MemoryPeak> peaks(const MemoryTrace& trace);
 
 // [device][turn] the peak of each turn: the first time in it that the device holds most. Throws
-// std::overflow_error for 2^63 bytes or more.
+// std::overflow_error for 2^63 bytes or more, and std::invalid_argument for numbers of blocks,
+// devices or turns that the trace does not have. So does peaks().
 std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace);
 
 }  // namespace gpipe::balance

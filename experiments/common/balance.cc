@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <limits>
 #include <stdexcept>
 
 #include "meta/meta_scope.h"
@@ -20,7 +20,15 @@ std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t 
     throw std::invalid_argument(std::to_string(layers) + " layers cannot be cut into " +
                                 std::to_string(partitions) + " partitions");
   }
-  const int64_t all = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+  int64_t all = 0;
+  for (const int64_t part : balance) {
+    if (part < 1 || part > std::numeric_limits<int64_t>::max() - all) {
+      throw std::invalid_argument("a balance to scale has " + std::to_string(part) +
+                                  " layers in a partition; each has at least 1, and all together "
+                                  "fewer than 2^63");
+    }
+    all += part;
+  }
   // Rounds where partitions end, not how long they are, so that the sum is right.
   std::vector<int64_t> scaled;
   int64_t done = 0;

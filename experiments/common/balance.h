@@ -18,7 +18,7 @@ using command::to_text;
 int64_t layers_of(const models::NamedModel& model);
 
 // The same shares of `layers` layers, with at least one layer per partition. Throws
-// std::invalid_argument for fewer layers than partitions.
+// std::invalid_argument for fewer layers than partitions, and for a balance that is none.
 std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers);
 
 // `given`, the value of --balance; if that is empty, `published` in proportion. Throws

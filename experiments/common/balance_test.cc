@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -25,6 +26,12 @@ TEST(ScaleBalance, KeepsTheShares) {
     for (const int64_t size : scaled) EXPECT_GT(size, 0) << layers;
   }
   EXPECT_THROW(scale_balance({1, 1, 1}, 2), std::invalid_argument);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const std::vector<int64_t>& wrong :
+       {std::vector<int64_t>{0, 0}, {1, -1}, {kMost, kMost}, {kMost, 1}}) {
+    EXPECT_THAT([&] { scale_balance(wrong, 8); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("each has at least 1")));
+  }
 }
 
 TEST(ChooseBalance, TheGivenOneMustFit) {

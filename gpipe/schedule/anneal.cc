@@ -27,6 +27,10 @@ constexpr double kExchange = 0.2;
 constexpr double kMeanEnd = 0.5;
 
 constexpr double kSame = 1e-9;
+// A move takes more than a look at its tokens, which is nothing next to the run that follows. After
+// so many moves in a row that none followed, it counts: a workload may admit no move at all.
+constexpr int32_t kInVain = 1000;
+constexpr int64_t kMoveInVain = 8;
 // How much work is between two questions whether to stop: a few milliseconds.
 constexpr int64_t kAskEvery = 200'000;
 
@@ -173,11 +177,11 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   size_t all = 0;
   for (const WorkerOrder& tokens : current) all += tokens.size();
   const auto path_work = static_cast<int64_t>(all / 10);
-  int64_t work = 0;  // beside the timing's
+  int32_t in_vain = 0;  // moves without a run, in a row
   const int64_t start = timing->actions();
   int64_t ask = 0;
   while (true) {
-    const int64_t done = timing->actions() - start + work;
+    const int64_t done = timing->actions() - start;
     if (done >= annealing.budget || best <= annealing.bound + kSame * unit) break;
     if (done >= ask) {
       if (annealing.stop && annealing.stop()) break;
@@ -194,7 +198,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     } else {
       worker = static_cast<size_t>(draws.below(current.size()));
       if (current[worker].empty()) {
-        ++work;
+        timing->count(1);
         continue;
       }
       index = static_cast<size_t>(draws.below(current[worker].size()));
@@ -214,11 +218,16 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
           several ? 2 + draws.below(static_cast<size_t>(workload.micro_batches)) : 1;
       moved = move_tokens(&tokens, index, far, count, earlier);
     }
-    work += static_cast<int64_t>(tokens.size() / 4 + 1);
+    timing->count(look_work(tokens.size()) + (in_vain >= kInVain ? kMoveInVain : 0));
+    in_vain = std::min(in_vain + 1, kInVain);
     if (!moved) continue;
+    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens)) {
+      tokens.swap(kept);
+      continue;
+    }
+    in_vain = 0;
     const auto first = std::mismatch(tokens.begin(), tokens.end(), kept.begin(), kept.end()).first;
-    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens) ||
-        !timing->rerun(current, worker, static_cast<size_t>(first - tokens.begin()))) {
+    if (!timing->rerun(current, worker, static_cast<size_t>(first - tokens.begin()))) {
       tokens.swap(kept);
       continue;
     }
@@ -235,7 +244,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
     if (annealing.objective) timing->run(current);  // it may have run other cases
     timing->keep();
     timing->critical_path(current, &path);
-    work += path_work;
+    timing->count(path_work);
   }
   return best;
 }

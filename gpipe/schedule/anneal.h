@@ -48,7 +48,8 @@ struct Annealing {
 };
 
 // Improves `order`, which must run and keep the limits. Returns its objective. The result is never
-// worse.
+// worse. All that it does counts on the timing, moves that are refused included: `budget` and at
+// most one more run.
 double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order);
 
 // Whether the worker's list can be part of an order: its counts and its memory.

@@ -15,6 +15,7 @@
 
 #include "gpipe/placement.h"
 #include "gpipe/schedule/greedy.h"
+#include "gpipe/schedule/loop_pattern.h"
 #include "gpipe/schedule/optimize.h"
 #include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
@@ -52,68 +53,21 @@ void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
   }
 }
 
-// The sizes of the groups in which micro-batches go through a loop: at least `workers` each, if
-// there are so many, as even as possible. A smaller group before a larger one would deadlock.
-std::vector<int64_t> groups(int64_t workers, int64_t micro_batches) {
-  const int64_t count = std::max<int64_t>(1, micro_batches / workers);
-  std::vector<int64_t> sizes;
-  for (int64_t k = 0; k < count; ++k) {
-    sizes.push_back(micro_batches / count + (k < micro_batches % count ? 1 : 0));
-  }
-  return sizes;
-}
-
-// The local stages of a worker in the order in which a loop runs its forwards: per group, per
-// stage, per micro-batch. Backwards are in the same order with the stages reversed.
-std::vector<int32_t> loop_order(const std::vector<int64_t>& sizes, int64_t v) {
-  std::vector<int32_t> order;
-  for (const int64_t size : sizes) {
-    for (int32_t local = 0; local < v; ++local) {
-      order.insert(order.end(), static_cast<size_t>(size), local);
-    }
-  }
-  return order;
-}
-
 // Interleaved schedules, whole and split. `warm_up` has the number of forwards of each worker
-// before its first backward.
+// before its first backward. Micro-batches go through a loop in groups of at least `workers` each,
+// if there are so many.
 template <typename WarmUp>
 Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& warm_up,
               bool split) {
-  const std::vector<int64_t> sizes = groups(workers, micro_batches);
-  const std::vector<int32_t> locals = loop_order(sizes, v);
-  const auto all = static_cast<int64_t>(locals.size());
+  internal::LoopPattern pattern;
+  pattern.workers = workers;
+  pattern.v = v;
+  pattern.groups =
+      internal::even_groups(micro_batches, std::max<int64_t>(1, micro_batches / workers));
+  pattern.split = split;
   Order order;
   for (int64_t worker = 0; worker < workers; ++worker) {
-    WorkerOrder& tokens = order.emplace_back();
-    const auto stage = [&](int64_t local) {
-      return static_cast<int32_t>(local * workers + worker);
-    };
-    std::deque<int32_t> pending;
-    int64_t forwards = 0;
-    int64_t backwards = 0;
-    const auto forward = [&] {
-      tokens.push_back(token(kF, stage(locals[static_cast<size_t>(forwards++)])));
-    };
-    const auto weight = [&] {
-      tokens.push_back(token(kW, pending.front()));
-      pending.pop_front();
-    };
-    const auto backward = [&] {
-      const int32_t backward_stage = stage(v - 1 - locals[static_cast<size_t>(backwards++)]);
-      tokens.push_back(token(split ? kI : kB, backward_stage));
-      if (!split) return;
-      pending.push_back(backward_stage);
-      if (backwards > worker) weight();
-    };
-    const int64_t first = std::min(all, warm_up(worker, sizes.front()));
-    for (int64_t k = 0; k < first; ++k) forward();
-    for (int64_t k = first; k < all; ++k) {
-      forward();
-      backward();
-    }
-    for (int64_t k = all - first; k < all; ++k) backward();
-    while (!pending.empty()) weight();
+    order.push_back(internal::loop_order(pattern, worker, warm_up(worker, pattern.groups.front())));
   }
   return to_schedule(order, workers * v, micro_batches);
 }

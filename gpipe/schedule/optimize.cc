@@ -237,15 +237,16 @@ void check_finite_total(const Workload& workload) {
 
 }  // namespace
 
-std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more) {
+std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
+                               Timing* timing) {
   const int32_t periods = more.micro_batches - fewer.micro_batches;
   Order result(order.size());
-  Timing timing(more);
   std::optional<Order> best;
   double least = kNever;
   // From the middle outwards; where a worker repeats earlier than its neighbor, others wait.
   for (const double where : {0.5, 0.4, 0.6}) {
     bool all = true;
+    size_t looked = 0;
     for (size_t worker = 0; worker < order.size() && all; ++worker) {
       const WorkerOrder& tokens = order[worker];
       const std::vector<int32_t>& local = fewer.stages_of[worker];
@@ -254,7 +255,7 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
       const auto is_period = [&](size_t begin, size_t* end) {
         std::vector<int32_t> counts(3 * local.size(), 0);
         size_t missing = counts.size();
-        for (size_t k = begin; k < tokens.size() && missing > 0; ++k) {
+        for (size_t k = begin; k < tokens.size() && missing > 0; ++k, ++looked) {
           const auto local_index = static_cast<size_t>(
               std::lower_bound(local.begin(), local.end(), stage_of(tokens[k])) - local.begin());
           const ActionKind kind = kind_of(tokens[k]);
@@ -291,11 +292,13 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
         longer.insert(longer.end(), tokens.begin() + static_cast<std::ptrdiff_t>(end),
                       tokens.end());
         all = keeps_limits(more, static_cast<int32_t>(worker), longer);
+        looked += longer.size();
       }
       all = all && found;
     }
-    if (!all || !timing.run(result) || timing.makespan() >= least) continue;
-    least = timing.makespan();
+    timing->count(look_work(looked));
+    if (!all || !timing->run(result) || timing->makespan() >= least) continue;
+    least = timing->makespan();
     best = result;
   }
   return best;
@@ -307,6 +310,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   std::vector<Candidate> candidates;
   const auto fits = [&](const Order& order) {
     for (size_t worker = 0; worker < order.size(); ++worker) {
+      timing.count(look_work(order[worker].size()));
       if (!keeps_limits(workload, static_cast<int32_t>(worker), order[worker])) return false;
     }
     return true;
@@ -327,8 +331,11 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       if (timing.run(last.order)) last.makespan = timing.makespan();
       add(std::move(last));
     }
-    keep_best(&candidates, 1);
+    keep_best(&candidates, 4);
     if (candidates.empty()) return std::nullopt;
+    for (size_t k = 1; k < candidates.size(); ++k) {
+      result.next_best.push_back(std::move(candidates[k].order));
+    }
     result.order = std::move(candidates.front().order);
     result.makespan = candidates.front().makespan;
     result.seed = candidates.front().seed;
@@ -364,8 +371,13 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
     const std::optional<Optimized> small = optimize(fewer, part);
     if (small) result.actions += small->actions;
-    if (small && !stop()) {
-      if (std::optional<Order> longer = stretched(fewer, small->order, workload)) {
+    if (small) {
+      // Not every order has a part that repeats, or repeats as well as another.
+      std::vector<const Order*> shorter = {&small->order};
+      for (const Order& other : small->next_best) shorter.push_back(&other);
+      for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
+        std::optional<Order> longer = stretched(fewer, *shorter[k], workload, &timing);
+        if (!longer) continue;
         timing.run(*longer);
         add({std::move(*longer), timing.makespan(), -1});
       }
@@ -390,7 +402,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
   if (optimizing.split) {
     for (const Order& seed : optimizing.seeds) {
-      if (rules_spent() > left / 4 || stop()) break;
+      if (rules_spent() >= left / 4 || stop()) break;
       add(rules.place_weights(seed, left / 16, 0));
     }
     keep_best(&candidates, 8);
@@ -437,7 +449,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (candidates.empty() || stop() || proven()) break;
     Annealing annealing;
     annealing.seed = static_cast<uint64_t>(round) + 1;
-    annealing.budget = std::min(for_round, optimizing.budget - spent());
+    // The first rounds are of one length, whatever the last runs of those before took.
+    annealing.budget =
+        round < kRounds ? for_round : std::min(for_round, optimizing.budget - spent());
     annealing.stop = stop;
     annealing.bound = bound;
     annealing.joins = optimizing.split;

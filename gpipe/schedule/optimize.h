@@ -15,7 +15,8 @@ namespace gpipe::internal {
 struct Optimizing {
   // Orders to begin with; those that break the limits or do not run are left out.
   std::vector<Order> seeds;
-  // Simulated actions, of all orders that are tried.
+  // Simulated actions, for all that is done: with what else it takes in their time. Seeds are run
+  // in any case.
   int64_t budget = 0;
   // Asked every few milliseconds: ends it, with the best so far.
   std::function<bool()> stop;
@@ -30,6 +31,7 @@ struct Optimized {
   int32_t seed = -1;
   int64_t actions = 0;  // how much work it was
   bool stopped = false;
+  std::vector<Order> next_best;  // some others that were found, the shortest first
 };
 
 // Nothing if there is no order within the limits: if a worker may not even hold one micro-batch in
@@ -42,8 +44,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
 
 // The order for more micro-batches: each worker repeats a part of its list that has every kind of
 // action of its stages once, from its middle. Nothing if a worker has no such part, or if the
-// result would not run.
-std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more);
+// result would not run. `timing` is that of `more`: what it takes counts there.
+std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
+                               Timing* timing);
 
 }  // namespace gpipe::internal
 

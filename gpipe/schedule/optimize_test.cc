@@ -78,9 +78,10 @@ TEST(Optimize, ManyMicroBatchesRepeatASteadyState) {
   const StageCost cost{1.0, 1.8, 1.1, 0.7};
   const Workload fewer = Workload::uniform(Placement::one_each(3), 9, cost, 0.0, 3.0);
   const Workload more = Workload::uniform(Placement::one_each(3), 40, cost, 0.0, 3.0);
-  const std::optional<Order> longer = stretched(fewer, to_order(zb_h1(3, 9)), more);
-  ASSERT_TRUE(longer.has_value());
   Timing timing(more);
+  const std::optional<Order> longer = stretched(fewer, to_order(zb_h1(3, 9)), more, &timing);
+  ASSERT_TRUE(longer.has_value());
+  EXPECT_GT(timing.actions(), 3 * 3 * 40) << "what it takes counts";
   ASSERT_TRUE(timing.run(*longer));
   const double stretched_makespan = timing.makespan();
   ASSERT_TRUE(timing.run(to_order(zb_h1(3, 40))));

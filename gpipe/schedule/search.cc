@@ -10,6 +10,7 @@
 #include "gpipe/schedule/anneal.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/join.h"
+#include "gpipe/schedule/loop_pattern.h"
 #include "gpipe/schedule/optimize.h"
 #include "gpipe/schedule/searched.h"
 #include "gpipe/schedule/v_pattern.h"
@@ -134,6 +135,10 @@ class Seeds {
     const int64_t v = options.placement.stages() / p;
     const std::vector<int64_t>& where = options.placement.worker_of_stage();
     loop_ = where == Placement::loop(p, v).worker_of_stage();
+    // Without limits the generators have the groups that are best.
+    grouped_ = loop_ && v > 1 &&
+               std::any_of(workload.limit.begin(), workload.limit.end(),
+                           [](double limit) { return std::isfinite(limit); });
     v_shape_ = options.split && where == Placement::v_shape(p).worker_of_stage();
     if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
     if (!v_shape_) return;
@@ -149,9 +154,9 @@ class Seeds {
                                              : Search{"v-min", Searched::kVMin});
   }
 
-  // The work of those that search.
+  // The most work of those that search.
   int64_t work() const {
-    int64_t sum = 0;
+    int64_t sum = grouped_ ? grouped_work() : 0;
     for (const Search& each : searching_) {
       sum += internal::searched_work(each.which, workload_.workers, workload_.micro_batches);
     }
@@ -175,6 +180,15 @@ class Seeds {
         add(v == 1 ? "zb-h1" : "zb-interleaved", zero_bubble_interleaved(p, v, m));
       }
     }
+    if (grouped_) {
+      Timing timing(workload_);
+      for (Order& order :
+           internal::grouped_orders(workload_, options_.split, kGrouped,
+                                    std::min(budget / 8, grouped_work()), options_.stop, &timing)) {
+        seeds_.push_back({"search", std::move(order)});
+      }
+      spent_ += timing.actions();
+    }
     for (const Search& each : searching_) {
       // Without a search it is a table by rules, which is to be there in any case.
       if (each.which != Searched::kDualPipeV && stopped()) return;
@@ -184,8 +198,10 @@ class Seeds {
       seeds_.push_back({each.name, std::move(found.order)});
     }
     if (!v_shape_) return;
+    // To run them takes as much again.
+    const int64_t before = spent_;
     for (const auto& [up, down] : internal::all_steps()) {
-      if (stopped() || spent_ > budget / 2) return;
+      if (stopped() || spent_ > budget / 2 || spent_ - before > budget / 16) return;
       if (auto order = internal::v_pattern(p, m, up, down)) {
         seeds_.push_back({"search", std::move(*order)});
         spent_ += int64_t{3} * workload_.stages * m;
@@ -203,6 +219,13 @@ class Seeds {
   };
 
   bool stopped() const { return options_.stop && options_.stop(); }
+
+  // Of orders in groups: so many of the best, and enough work to look at all sizes of groups where
+  // micro-batches are few, and at the smallest where they are many.
+  static constexpr size_t kGrouped = 4;
+  int64_t grouped_work() const {
+    return int64_t{1000} * workload_.stages * workload_.micro_batches;
+  }
 
   // Of a generator, which knows one cost for all stages.
   GeneratorCosts mean_costs() const {
@@ -226,19 +249,46 @@ class Seeds {
   const SearchOptions& options_;
   const Workload& workload_;
   bool loop_ = false;
+  bool grouped_ = false;
   bool v_shape_ = false;
   std::vector<Search> searching_;
   std::vector<Seed> seeds_;
   int64_t spent_ = 0;
 };
 
+// What a search does when the shortest order is found: it joins backwards and tells the slack. In
+// simulated actions.
+struct Finish {
+  // Of joined(), for each action.
+  static constexpr int64_t kJoining = 100;
+  // Of what is given, the most for each of both.
+  static constexpr int64_t kPart = 4;
+
+  Finish(const SearchOptions& options, const Workload& workload) {
+    const int64_t most = int64_t{3} * workload.stages * workload.micro_batches;
+    const auto links = static_cast<int64_t>(Timing(workload).links().size());
+    joining = kJoining * most;
+    // About two runs for each link, each time that it is asked for.
+    slack = most * (1 + 2 * links) * (options.objective == Objective::kSlack ? 3 : 1);
+    if (options.budget == 0) return;
+    joins = joining <= options.budget / kPart;
+    if (!joins) joining = 0;
+    slack = std::min(slack, options.budget / kPart);
+  }
+
+  bool joins = true;
+  int64_t joining = 0;
+  int64_t slack = 0;
+};
+
 // Without one that is given: with what its generators take by themselves, so that it is never worse
-// than they are.
-int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds) {
+// than they are, and with what is done at the end.
+int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds,
+                  const Finish& finish) {
   if (options.budget > 0) return options.budget;
   const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
   return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0))) +
-         seeds.work();
+         seeds.work() + finish.joining + finish.slack;
 }
 
 // How often the critical path of the last run goes over the link.
@@ -287,6 +337,19 @@ int64_t count_of(const Order& order) {
   return count;
 }
 
+// That the options are those of the schedule, and that it has every action of them once.
+ScheduleFacts check_matches(const char* who, const Schedule& schedule,
+                            const SearchOptions& options) {
+  schedule.check(options.placement);
+  if (schedule.micro_batches() != options.micro_batches) {
+    throw std::invalid_argument(std::string(who) + ": the schedule has " +
+                                std::to_string(schedule.micro_batches()) +
+                                " micro-batches, SearchOptions::micro_batches is " +
+                                std::to_string(options.micro_batches) + "; give the schedule's");
+  }
+  return schedule.verify(Sends::kBuffered);
+}
+
 std::string needs(const Workload& workload) {
   std::string text;
   for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
@@ -307,7 +370,8 @@ std::string needs(const Workload& workload) {
 SearchResult search(const SearchOptions& options) {
   const Workload workload = workload_of(options);
   Seeds seeds(options, workload);
-  const int64_t budget = budget_of(options, workload, seeds);
+  const Finish finish(options, workload);
+  const int64_t budget = budget_of(options, workload, seeds, finish);
   // Of a given budget the search itself is to have a part, too.
   seeds.make(budget, options.budget > 0 ? budget / 3 : budget);
   internal::Optimizing optimizing;
@@ -315,7 +379,8 @@ SearchResult search(const SearchOptions& options) {
   optimizing.split = options.split;
   optimizing.stop = options.stop;
   const bool slack = options.objective == Objective::kSlack;
-  const int64_t left = std::max<int64_t>(budget - seeds.spent(), 0);
+  const int64_t for_finish = finish.joining + finish.slack;
+  const int64_t left = std::max<int64_t>(budget - seeds.spent() - for_finish, 0);
   optimizing.budget = slack ? left / 2 : left;
   std::optional<internal::Optimized> found = internal::optimize(workload, optimizing);
   if (!found) fail("no schedule keeps the limits" + needs(workload));
@@ -332,15 +397,26 @@ SearchResult search(const SearchOptions& options) {
   Timing timing(workload);
   const double unit = workload.mean_cost();
   const double deadline = found->makespan * (1.0 + options.tolerance);
+  const auto stopped = [&] {
+    result.stopped = result.stopped || (options.stop && options.stop());
+    return result.stopped;
+  };
+  // No slack is found with what is beyond that.
+  const std::function<bool()> ends = [&] {
+    return stopped() || result.actions + timing.actions() - budget > budget / 8;
+  };
   if (slack && !timing.links().empty()) {
     // A little more slack than there is, again and again.
     Order order = found->order;
-    double reached = slack_of(&timing, order, deadline, options.stop);
+    double reached = slack_of(&timing, order, deadline, ends);
     uint64_t seed = 0;
-    while (result.actions + timing.actions() < budget && !result.stopped) {
+    const auto rest = [&] { return budget - for_finish - result.actions - timing.actions(); };
+    // Annealing takes a run over each link before it asks what is left.
+    const int64_t least = count_of(order) * static_cast<int64_t>(2 + timing.links().size());
+    while (rest() > least && !stopped()) {
       internal::Annealing annealing;
       annealing.seed = ++seed;
-      annealing.budget = std::min(budget / 8, budget - result.actions - timing.actions());
+      annealing.budget = std::min(budget / 8, rest());
       annealing.stop = options.stop;
       annealing.bound = deadline;
       annealing.hot = 0.1;
@@ -356,8 +432,7 @@ SearchResult search(const SearchOptions& options) {
       };
       Order tried = order;
       anneal(workload, annealing, &timing, &tried);
-      result.stopped = options.stop && options.stop();
-      const double more = slack_of(&timing, tried, deadline, options.stop);
+      const double more = slack_of(&timing, tried, deadline, ends);
       if (more <= reached) continue;
       reached = more;
       order = std::move(tried);
@@ -367,21 +442,15 @@ SearchResult search(const SearchOptions& options) {
     timing.run(order);
     result.makespan = timing.makespan();
   }
-  const auto stopped = [&] {
-    result.stopped = result.stopped || (options.stop && options.stop());
-    return result.stopped;
-  };
   Order best = internal::to_order(result.schedule);
-  // Where whole backwards take as long as their halves, the search has not looked for them. In the
-  // time of an action of Timing::run() that is this much work for each of them.
-  constexpr int64_t kJoining = 100;
-  if (kJoining * count_of(best) <= budget && !stopped()) {
+  // Where whole backwards take as long as their halves, the search has not looked for them.
+  if (finish.joins && !stopped()) {
     const Schedule fewer_splits =
         joined(result.schedule, search_routes(options), simulate_options(options));
     Order joined_order = internal::to_order(fewer_splits);
-    result.actions += kJoining * count_of(best);
-    if (!slack || slack_of(&timing, joined_order, deadline, options.stop) >=
-                      slack_of(&timing, best, deadline, options.stop)) {
+    result.actions += Finish::kJoining * count_of(best);
+    if (!slack || slack_of(&timing, joined_order, deadline, ends) >=
+                      slack_of(&timing, best, deadline, ends)) {
       result.schedule = fewer_splits;
       best = std::move(joined_order);
     }
@@ -391,7 +460,7 @@ SearchResult search(const SearchOptions& options) {
   if (!stopped()) {
     // The shortest that was found may be this one by now.
     const double shortest = std::min(found->makespan, result.makespan);
-    result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), options.stop);
+    result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), ends);
   }
   result.peak_bytes = peak_bytes(result.schedule, options);
   result.actions += timing.actions();
@@ -401,11 +470,15 @@ SearchResult search(const SearchOptions& options) {
 SimulateOptions simulate_options(const SearchOptions& options) {
   const Workload workload = workload_of(options);
   SimulateOptions result;
-  result.action = [cost = workload.cost](const Action& action) {
-    return cost[static_cast<size_t>(action.stage)][static_cast<size_t>(action.kind)];
-  };
+  result.action = stage_costs(each(options.costs, workload.stages, "costs", "stages"));
   result.transfer = [workload, routes = search_routes(options),
                      skips = options.skips](const Transfer& transfer) {
+    for (const Action& action : {transfer.producer, transfer.consumer}) {
+      if (action.stage >= 0 && action.stage < workload.stages) continue;
+      throw std::out_of_range("simulate_options: there is no transfer from or to the stage of " +
+                              action.to_text() + ", the options have " +
+                              std::to_string(workload.stages) + " stages, counted from 0");
+    }
     const auto from = static_cast<size_t>(transfer.producer.stage);
     const auto to = static_cast<size_t>(transfer.consumer.stage);
     // Routes of one's own may have skips that are not among the options'; these take no time.
@@ -431,8 +504,8 @@ Routes search_routes(const SearchOptions& options) {
 }
 
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options) {
-  schedule.check(options.placement);
   const Workload workload = workload_of(options);
+  check_matches("peak_bytes", schedule, options);
   std::vector<double> peaks;
   for (const auto& order : internal::to_order(schedule)) {
     peaks.push_back(internal::peak_memory(workload, order));
@@ -441,12 +514,14 @@ std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& op
 }
 
 double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline) {
-  schedule.check(options.placement);
-  if (!schedule.verify(Sends::kBuffered).ascending) {
+  const Workload workload = workload_of(options);
+  if (!check_matches("link_slack", schedule, options).ascending) {
     throw std::invalid_argument(
         "link_slack: the schedule is not ascending (ScheduleFacts); relabelled() may help");
   }
-  const Workload workload = workload_of(options);
+  if (std::isnan(deadline)) {
+    throw std::invalid_argument("link_slack: the deadline is not a number; give a time");
+  }
   Timing timing(workload);
   return slack_of(&timing, internal::to_order(schedule), deadline, options.stop);
 }

@@ -59,8 +59,10 @@ struct SearchOptions {
   // For kSlack: by what part the makespan may be longer.
   double tolerance = 0.05;
   // How much is tried, in simulated actions (about 10 ns each): not in time, so that the result is
-  // the same each time. What the generators of the placement's shape take counts, too. Default, 0:
-  // enough for all of them, and some seconds.
+  // the same each time. All that a search does counts, in the time of an action: what the
+  // generators of the placement's shape take, too. At most a fifth more is used, but for these
+  // generators, of which those that follow rules are looked at in any case. Default, 0: enough for
+  // all of them, and some seconds.
   int64_t budget = 0;
   // Asked every few milliseconds; if it says true, the search ends with the best so far, whose
   // splits and slack are not looked at any more.
@@ -72,8 +74,8 @@ struct SearchResult {
   std::string origin;  // the generator that made it, or "search"
   // As simulate(schedule, search_routes(options), simulate_options(options)) has it.
   double makespan = 0.0;
-  double lower_bound = 0.0;        // no schedule of this placement within the limits is shorter
-  double slack = 0.0;              // link_slack() for the tolerance; 0 if it was stopped
+  double lower_bound = 0.0;  // no schedule of this placement within the limits is shorter
+  double slack = 0.0;  // link_slack() for the tolerance; 0 if it was stopped, or out of budget
   std::vector<double> peak_bytes;  // per worker
   int64_t actions = 0;             // how much was tried
   bool stopped = false;
@@ -101,10 +103,12 @@ struct SearchResult {
 //   search(options).schedule;
 SearchResult search(const SearchOptions& options);
 
-// The costs and the skips in the form of simulate(). Without skips it needs no routes.
+// The costs and the skips in the form of simulate(). Without skips it needs no routes. Asked for a
+// stage that the options do not have, the costs throw std::out_of_range.
 SimulateOptions simulate_options(const SearchOptions& options);
 Routes search_routes(const SearchOptions& options);
-// The most that each worker holds. The schedule must match the placement.
+// The most that each worker holds. As link_slack(), it throws std::invalid_argument unless the
+// schedule has the placement and the micro-batches of the options and verifies with buffered sends.
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
 // How much longer each transfer between any one pair of workers may take, in both directions, for
 // the makespan to be at most `deadline`. Infinite if there are no transfers, 0 if it is longer

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/schedule/generators.h"
@@ -330,6 +331,29 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
   }
 }
 
+// In a loop with little memory, groups of fewer micro-batches than workers: they were missed by up
+// to 21 %. The figures are those of the best table of such groups, with one warm-up rule.
+TEST(Search, FindsGroupsWhereALoopHasLittleMemory) {
+  struct Case {
+    int64_t workers;
+    int64_t v;
+    int64_t micro_batches;
+    double held;
+    bool split;
+    double grouped;
+  };
+  for (const Case& c : {Case{8, 3, 25, 20, false, 264.6}, Case{8, 4, 24, 20, false, 391.8},
+                        Case{8, 3, 24, 16, true, 230.5}, Case{8, 4, 32, 20, true, 394.5}}) {
+    SearchOptions options = options_of(Placement::loop(c.workers, c.v), c.micro_batches,
+                                       /*uneven=*/true, c.held);
+    options.split = c.split;
+    SCOPED_TRACE(options.placement.to_text());
+    const SearchResult result = search(options);
+    expect_sound(result, options);
+    EXPECT_LE(result.makespan, 1.01 * c.grouped);
+  }
+}
+
 // With few micro-batches, or no multiple of the workers, no generator idles nearly twice as long as
 // needed with its memory.
 TEST(Search, GeneratorsAreGoodForFewMicroBatches) {
@@ -504,6 +528,94 @@ TEST(Search, CountsWhatItsGeneratorsTake) {
   const SearchResult result = search(options);
   expect_sound(result, options);
   EXPECT_LE(result.actions, 2'500'000);
+}
+
+// Workloads on which a search has little to do, and others. Backwards that take as long as their
+// halves are not joined; with nothing to join, one stage a worker and one micro-batch at a time, or
+// with whole backwards and the memory of one micro-batch, no action may pass another.
+std::vector<SearchOptions> workloads_that_admit_no_move() {
+  std::vector<SearchOptions> result;
+  for (const Placement& placement :
+       {Placement::one_each(2), Placement::one_each(4), Placement::one_each(9)}) {
+    for (const bool split : {true, false}) {
+      for (const auto& [micro_batches, limit] :
+           {std::pair<int64_t, double>{1, 0.0}, {8, 1.0}, {32, 1.0}}) {
+        SearchOptions options = options_of(placement, micro_batches, /*uneven=*/!split, limit);
+        options.split = split;
+        result.push_back(options);
+      }
+    }
+  }
+  for (const Placement& placement : {Placement::loop(3, 2), Placement::v_shape(3)}) {
+    SearchOptions options = options_of(placement, 1, true, 0);
+    options.split = false;
+    result.push_back(options);
+  }
+  return result;
+}
+
+std::vector<SearchOptions> workloads_of_all_kinds() {
+  std::vector<SearchOptions> result;
+  for (const Placement& placement :
+       {Placement::one_each(4), Placement::loop(2, 3), Placement::loop(4, 2), Placement::v_shape(4),
+        Placement::of({0, 2, 1, 0, 1})}) {
+    for (const int64_t micro_batches : {3, 8, 40}) {
+      for (const double limit : {0.0, 5.0}) {
+        SearchOptions options = options_of(placement, micro_batches, limit > 0, limit);
+        options.split = micro_batches != 3;
+        result.push_back(options);
+      }
+    }
+  }
+  return result;
+}
+
+// It took a hundred times its budget where most moves are refused. The counter says so only if
+// everything counts; how often it asks whether to stop says what it really does, as it asks by
+// work.
+TEST(Search, KeepsItsBudgetWhateverItTries) {
+  std::vector<SearchOptions> workloads = workloads_that_admit_no_move();
+  ASSERT_EQ(workloads.size(), 20u);
+  for (SearchOptions& options : workloads_of_all_kinds()) workloads.push_back(std::move(options));
+  ASSERT_EQ(workloads.size(), 50u);
+  for (size_t k = 0; k < workloads.size(); ++k) {
+    for (const Objective objective : {Objective::kMakespan, Objective::kSlack}) {
+      for (const int64_t budget : {50'000, 1'000'000}) {
+        SearchOptions options = workloads[k];
+        SCOPED_TRACE("workload " + std::to_string(k) + " on " + options.placement.to_text() +
+                     (objective == Objective::kSlack ? ", slack, " : ", makespan, ") +
+                     std::to_string(budget));
+        options.objective = objective;
+        options.budget = budget;
+        int64_t asked = 0;
+        // A round of changes asks at its start, and a run of a rule two or three times.
+        options.stop = [&] { return ++asked > 50 + budget / 100; };
+        const SearchResult result = search(options);
+        expect_sound(result, options);
+        EXPECT_FALSE(result.stopped) << "asked " << asked << " times";
+        // Each of two generators has at most a third, and looks at its patterns in any case; a run
+        // of all that is looked at in any case takes a few times the actions of a schedule.
+        const int64_t actions = 3 * options.placement.stages() * options.micro_batches;
+        EXPECT_LE(result.actions, budget + budget / 5 + 60 * actions);
+      }
+    }
+  }
+}
+
+// A search for the makespan has rounds until its budget is used: in 72 seconds, of which one was
+// counted.
+TEST(Search, KeepsALargeBudgetWhereNothingMoves) {
+  for (const double limit : {0.0, 1.0}) {
+    SearchOptions options = options_of(Placement::one_each(4), limit > 0 ? 8 : 1, true, limit);
+    options.split = false;
+    options.budget = 100'000'000;
+    int64_t asked = 0;
+    options.stop = [&] { return ++asked > options.budget / 200; };
+    const SearchResult result = search(options);
+    EXPECT_FALSE(result.stopped) << "asked " << asked << " times";
+    EXPECT_LE(result.actions, options.budget + options.budget / 5);
+    EXPECT_GE(result.actions, options.budget / 2) << "what is tried counts";
+  }
 }
 
 // One micro-batch in each of its stages is all that a worker must hold: backwards may be whole.

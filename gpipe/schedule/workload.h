@@ -73,6 +73,10 @@ Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
 // One micro-batch at a time, whole backwards: the order that holds least. It runs on any placement.
 Order one_at_a_time(const Workload& workload);
 
+// What it takes to look at so many tokens of lists, without a run, in the time of an action of
+// Timing::run().
+constexpr int64_t look_work(size_t tokens) { return static_cast<int64_t>(tokens / 4 + 1); }
+
 // How much memory the worker needs at most.
 double peak_memory(const Workload& workload, const WorkerOrder& order);
 
@@ -111,6 +115,8 @@ class Timing {
   const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
   // How many actions all runs had: the measure of work of a search.
   int64_t actions() const { return actions_; }
+  // What a search does beside runs counts with them, in the time of an action.
+  void count(int64_t work) { actions_ += work; }
 
  private:
   const Workload& workload_;

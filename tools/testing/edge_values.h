@@ -1,0 +1,107 @@
+// EdgeRow: a row of the tests named edge_test: a public function, one of its arguments, and calls
+// with values at which code breaks. Each returns, or throws what is documented.
+//
+// tools/testing/check_edges.py says which public functions have no row.
+#ifndef TOOLS_TESTING_EDGE_VALUES_H_
+#define TOOLS_TESTING_EDGE_VALUES_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::testing {
+
+struct EdgeRow {
+  std::string function;
+  std::string argument;
+  struct Call {
+    std::string value;
+    std::function<void()> run;
+  };
+  std::vector<Call> calls;
+
+  friend std::ostream& operator<<(std::ostream& stream, const EdgeRow& row) {
+    return stream << row.function << ": " << row.argument;
+  }
+};
+
+// `call` takes the value.
+inline EdgeRow integers(std::string function, std::string argument,
+                        const std::function<void(int64_t)>& call) {
+  EdgeRow row{std::move(function), std::move(argument), {}};
+  using Limits = std::numeric_limits<int64_t>;
+  // 2^32 + 1 is 1 where a number is cut to 32 bits.
+  for (const int64_t value :
+       {int64_t{0}, int64_t{-1}, (int64_t{1} << 32) + 1, Limits::max(), Limits::min()}) {
+    row.calls.push_back({std::to_string(value), [=] { call(value); }});
+  }
+  return row;
+}
+
+inline EdgeRow numbers(std::string function, std::string argument,
+                       const std::function<void(double)>& call) {
+  EdgeRow row{std::move(function), std::move(argument), {}};
+  using Limits = std::numeric_limits<double>;
+  for (const double value : {0.0, -1.0, Limits::denorm_min(), 1e-300, 1e300, Limits::max(),
+                             Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()}) {
+    row.calls.push_back({std::to_string(value), [=] { call(value); }});
+  }
+  return row;
+}
+
+// `call` takes a length: of an empty list, and of one with one value too few or too many.
+inline EdgeRow lengths(std::string function, std::string argument, size_t right,
+                       const std::function<void(size_t)>& call) {
+  EdgeRow row{std::move(function), std::move(argument), {}};
+  for (const size_t length : {size_t{0}, right - 1, right + 1}) {
+    row.calls.push_back({std::to_string(length) + " values", [=] { call(length); }});
+  }
+  return row;
+}
+
+inline EdgeRow texts(std::string function, std::string argument,
+                     const std::function<void(const std::string&)>& call) {
+  EdgeRow row{std::move(function), std::move(argument), {}};
+  for (const std::string& value :
+       {std::string(), std::string(1, '\0'), std::string("-1"), std::string("nan"),
+        std::string("9223372036854775808"), std::string("{}"), std::string("[[["),
+        std::string(1000, '9'), std::string("\xff\n")}) {
+    row.calls.push_back({"'" + value.substr(0, 30) + "'", [=] { call(value); }});
+  }
+  return row;
+}
+
+// Any other values.
+inline EdgeRow calls(std::string function, std::string argument, std::vector<EdgeRow::Call> calls) {
+  return {std::move(function), std::move(argument), std::move(calls)};
+}
+
+template <typename Documented>
+bool is_a(const std::exception& error) {
+  return dynamic_cast<const Documented*>(&error) != nullptr;
+}
+
+// That each call of the row returns, or throws one of the documented types or of what is derived
+// from them.
+template <typename... Documented>
+void expect_documented(const EdgeRow& row) {
+  for (const EdgeRow::Call& call : row.calls) {
+    try {
+      call.run();
+    } catch (const std::exception& error) {
+      EXPECT_TRUE((is_a<Documented>(error) || ...))
+          << row.argument << " " << call.value << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace gpipe::testing
+
+#endif  // TOOLS_TESTING_EDGE_VALUES_H_
