@@ -75,6 +75,13 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
   (void)checkpoint_modes(options, partitions);
 }
 
+void check_finite(const Profile& profile, const ExplainOptions& options,
+                  const std::string& prefix) {
+  std::vector<double> sizes = options.micro_batch_sizes;
+  if (sizes.empty()) sizes = {static_cast<double>(options.chunks)};  // as one of all rows
+  check_finite_step(profile, sizes, options, prefix);
+}
+
 void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
   if (balance.empty()) fail("balance is empty, expected the layers of each partition");
   int64_t left = layers;
@@ -329,12 +336,45 @@ std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t 
   return options.partition_checkpoints;
 }
 
+void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
+                       const ExplainOptions& machine, const std::string& prefix) {
+  // Sums of it are finite, too.
+  constexpr double kLongest = 1e300;
+  const auto micro_batches = static_cast<double>(sizes.size());
+  const auto layers = static_cast<double>(profile.layers.size());
+  const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
+  double work = 0;
+  double bytes = 0;  // that cross cuts, each both ways
+  for (const LayerProfile& layer : profile.layers) {
+    const SplitBackward halves = split_backward(layer);
+    work += 2 * layer.forward + layer.backward + halves.input + halves.weight;
+    bytes += 2 * static_cast<double>(layer.output);
+  }
+  for (const SkipProfile& skip : profile.skips) bytes += 2 * static_cast<double>(skip.bytes);
+  double slowest = 1;
+  for (const double slowness : machine.slowness) slowest = std::max(slowest, slowness);
+  const double transfers = 2 * (layers + static_cast<double>(profile.skips.size()));
+  const double sent = machine.bandwidth > 0 ? rows * bytes / machine.bandwidth : 0.0;
+  const double once = rows * work * slowest + sent +
+                      micro_batches * (transfers * machine.latency + 4 * layers * machine.overhead);
+  // No more workers share a core than there are layers.
+  if (once * layers * machine.contention <= kLongest) return;
+  throw std::invalid_argument(
+      prefix + "the times of a step are no finite numbers: layers take " + text(rows * work) +
+      " s, transfers " + text(sent) + " s with a bandwidth of " + text(machine.bandwidth) +
+      " bytes/s, a latency of " + text(machine.latency) + " s and an overhead of " +
+      text(machine.overhead) +
+      " s; give a faster link (a bandwidth of 0: only the latency counts) or a profile of shorter "
+      "times");
+}
+
 Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
                     const ExplainOptions& options) {
   check_profile(profile, "explain: the profile cannot have been measured: ");
   check_balance(balance, static_cast<int64_t>(profile.layers.size()));
   const auto partitions = static_cast<int64_t>(balance.size());
   check_options(options, partitions);
+  check_finite(profile, options, "explain: ");
   const Plan plan(profile, partitions, options);
   const StepModel model = plan.model(balance);
   const SharedRun run = model.run();
@@ -400,6 +440,7 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
     partition(whole_costs(profile, /*recompute=*/true), partitions);  // throws
   }
   check_options(options, partitions);
+  check_finite(profile, options, "best_balance: ");
   const Plan plan(profile, partitions, options);
   const std::vector<std::vector<int64_t>> begins = starts(profile, plan, options);
   Search search(plan, options.keep_together);

@@ -106,6 +106,12 @@ struct Explanation {
   std::vector<int64_t> balance() const;
 };
 
+// Throws std::invalid_argument that begins with `prefix` if the times of a step are no finite
+// numbers however its layers are cut and ordered, because the profile's times are too long, or the
+// machine's links too slow. `sizes` as micro_batch_sizes, one for each micro-batch.
+void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
+                       const ExplainOptions& machine, const std::string& prefix);
+
 // The mode of each partition. Throws std::invalid_argument if the options have modes for another
 // number of them, and for fewer than one or more than Schedule::kMostCells.
 std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions);

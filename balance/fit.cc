@@ -113,10 +113,6 @@ struct Candidate {
   double step = 0;  // predicted for the best cut without limits
 };
 
-int64_t interpolate(int64_t low, int64_t high, double share) {
-  return std::llround(static_cast<double>(low) + share * static_cast<double>(high - low));
-}
-
 // One model on the devices.
 class Search {
  public:
@@ -245,24 +241,7 @@ class Search {
     if (rows == least || rows == most) return measured(rows);
     const Profile& low = measured(least);
     const Profile& high = measured(most);
-    const double share = static_cast<double>(rows - least) / static_cast<double>(most - least);
-    Profile result = low;
-    result.batch_rows = rows;
-    result.input = interpolate(low.input, high.input, share);
-    for (size_t k = 0; k < result.layers.size(); ++k) {
-      LayerProfile& layer = result.layers[k];
-      const LayerProfile& other = high.layers[k];
-      layer.forward += share * (other.forward - layer.forward);
-      layer.backward += share * (other.backward - layer.backward);
-      layer.split = mixed_split(layer, other, share);
-      layer.kept = interpolate(layer.kept, other.kept, share);
-      layer.workspace = interpolate(layer.workspace, other.workspace, share);
-      layer.output = interpolate(layer.output, other.output, share);
-    }
-    for (size_t k = 0; k < result.skips.size(); ++k) {
-      result.skips[k].bytes = interpolate(low.skips[k].bytes, high.skips[k].bytes, share);
-    }
-    return result;
+    return between(low, high, rows);
   }
 
   ExplainOptions explain_options(const Candidate& candidate) const {

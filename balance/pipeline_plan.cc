@@ -1,5 +1,6 @@
 #include "balance/pipeline_plan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "command/files.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
 
 namespace gpipe::balance {
@@ -21,6 +23,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe plan";
 constexpr int64_t kVersion = 1;
+constexpr char kUnits[] = "seconds, bytes";
+// Two ways to add up the same numbers differ by less.
+constexpr double kRounding = 1e-9;
 
 // With all digits.
 std::string text_of(double value) {
@@ -165,7 +170,8 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
          ", expected at least one layer for each partition");
   }
   if (plan.rows < 1) fail("rows is " + std::to_string(plan.rows) + ", expected at least 1");
-  if (plan.chunks < plan.schedule.micro_batches() || plan.schedule.micro_batches() > plan.rows) {
+  if (plan.chunks < 1 ||
+      cut_sizes(plan.rows, plan.chunks).micro_batches != plan.schedule.micro_batches()) {
     fail(std::to_string(plan.rows) + " rows in " + std::to_string(plan.chunks) +
          " chunks do not make the schedule's " + std::to_string(plan.schedule.micro_batches()) +
          " micro-batches");
@@ -178,9 +184,23 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
       fail("step or lower_bound is " + text_of(seconds) + ", expected seconds of at least 0");
     }
   }
-  for (const PlannedDevice& device : plan.devices) {
-    if (device.limit < 0 || device.live < 0 || device.reserved < -1) {
-      fail("a device has a negative number of bytes");
+  if (plan.lower_bound > plan.step * (1 + kRounding)) {
+    fail("lower_bound is " + text_of(plan.lower_bound) + " s, above the step of " +
+         text_of(plan.step) + " s");
+  }
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const PlannedDevice& device = plan.devices[d];
+    const auto wrong = [&](const std::string& what) {
+      fail("devices[" + std::to_string(d) + "] " + what + ": limit " + text_of(device.limit) +
+           ", live " + text_of(device.live) + ", reserved " + text_of(device.reserved) +
+           ", predicted " + text_of(device.predicted));
+    };
+    if (device.limit < 0 || device.live < 0 || device.reserved < -1 || device.predicted < -1) {
+      wrong("has a negative number of bytes");
+    }
+    if (device.reserved >= 0 && device.reserved < device.live) wrong("reserves less than is live");
+    if (device.limit > 0 && std::max(device.live, device.reserved) > device.limit) {
+      wrong("takes more than its limit");
     }
   }
   try {
@@ -215,7 +235,8 @@ std::string plan_to_text(const PipelinePlan& plan) {
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlannedDevice& device = plan.devices[d];
     line("device", std::to_string(d) + " limit " + text_of(device.limit) + " live " +
-                       text_of(device.live) + " reserved " + text_of(device.reserved));
+                       text_of(device.live) + " reserved " + text_of(device.reserved) +
+                       (device.predicted < 0 ? "" : " predicted " + text_of(device.predicted)));
   }
   return text + plan.schedule.to_text();
 }
@@ -254,12 +275,14 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
   plan.devices.clear();
   while (lines.is_next("device")) {
     const std::vector<std::string> words = Lines::words(lines.field("device"));
-    if (words.size() != 7 || words[0] != std::to_string(plan.devices.size()) ||
+    const bool predicted = words.size() == 9 && words[7] == "predicted";
+    if ((words.size() != 7 && !predicted) || words[0] != std::to_string(plan.devices.size()) ||
         words[1] != "limit" || words[3] != "live" || words[5] != "reserved") {
       lines.fail("'device " + std::to_string(plan.devices.size()) +
                  " limit BYTES live BYTES reserved BYTES'");
     }
-    plan.devices.push_back({lines.count(words[2]), lines.count(words[4]), lines.count(words[6])});
+    plan.devices.push_back({lines.count(words[2]), lines.count(words[4]), lines.count(words[6]),
+                            predicted ? lines.count(words[8]) : -1});
   }
   plan.schedule = schedule_from(lines.rest(), file);
   check_plan_value(plan, file + ": ");
@@ -270,7 +293,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
   check_plan_value(plan, "the plan cannot be written: ");
   Json json = {{"format", kFormat},
                {"version", kVersion},
-               {"units", "seconds, bytes"},
+               {"units", kUnits},
                {"model", one_line(plan.model)},
                {"profiled_on", one_line(plan.profiled_on)},
                {"rows", plan.rows},
@@ -281,13 +304,14 @@ std::string plan_to_json(const PipelinePlan& plan) {
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
   json["schedule_name"] = plan.schedule_name;
-  json["placement"] = plan.placement().worker_of_stage();  // for people; the schedule has it
+  json["placement"] = plan.placement().worker_of_stage();  // for people: the schedule has it
   json["step"] = plan.step;
   json["lower_bound"] = plan.lower_bound;
   Json& devices = json["devices"] = Json::array();
   for (const PlannedDevice& device : plan.devices) {
     devices.push_back(
         {{"limit", device.limit}, {"live", device.live}, {"reserved", device.reserved}});
+    if (device.predicted >= 0) devices.back()["predicted"] = device.predicted;
   }
   json["schedule"] = plan.schedule.to_text();
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -308,8 +332,12 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     throw std::invalid_argument(file + " is not of version " + std::to_string(kVersion) +
                                 "; make the plan again");
   }
+  if (json.value("units", Json(kUnits)) != kUnits) {
+    throw std::invalid_argument(file + ": units are not \"" + kUnits + "\"");
+  }
   PipelinePlan plan;
   std::optional<std::string> schedule;
+  std::optional<std::vector<int64_t>> placement;
   const char* name = "";
   try {
     const auto get = [&](const Json& object, const char* field, auto& value) {
@@ -337,6 +365,7 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
       plan.checkpoints.push_back(checkpoint_by_name(mode, "'" + mode + "'"));
     }
     get(json, "schedule_name", plan.schedule_name);
+    if (json.contains("placement")) get(json, "placement", placement.emplace());
     get(json, "step", plan.step);
     get(json, "lower_bound", plan.lower_bound);
     name = "devices";
@@ -346,12 +375,20 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
       get(item, "limit", device.limit);
       get(item, "live", device.live);
       get(item, "reserved", device.reserved);
+      if (item.contains("predicted")) get(item, "predicted", device.predicted);
     }
     get(json, "schedule", schedule.emplace());
   } catch (const std::exception& error) {  // of a field that is missing, or of another kind
     throw std::invalid_argument(file + ": " + name + ": " + error.what());
   }
   plan.schedule = schedule_from(*schedule, file);
+  if (placement && *placement != plan.placement().worker_of_stage()) {
+    throw std::invalid_argument(
+        file + ": placement: it is not where the schedule has its stages (" +
+        joined(plan.placement().worker_of_stage(), [](int64_t worker) { return text_of(worker); })
+            .substr(1) +
+        ")");
+  }
   check_plan_value(plan, file + ": ");
   return plan;
 }

@@ -25,9 +25,13 @@ struct PlannedDevice {
   // What LibTorch's allocator for CUDA would have reserved at most; -1: not known, because `live`
   // is only predicted from a profile.
   int64_t reserved = -1;
+  // The most that tensors hold by the profile, whatever `live` is from; -1: not said, as in plans
+  // that are older.
+  int64_t predicted = -1;
 
   friend bool operator==(const PlannedDevice& a, const PlannedDevice& b) {
-    return a.limit == b.limit && a.live == b.live && a.reserved == b.reserved;
+    return a.limit == b.limit && a.live == b.live && a.reserved == b.reserved &&
+           a.predicted == b.predicted;
   }
 };
 
@@ -64,8 +68,9 @@ struct PipelinePlan {
 
 // Throws std::invalid_argument that begins with `prefix` for a plan that no pipeline could run:
 // numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1,
-// a negative number of an input, times that are none, negative bytes, a schedule that does not
-// verify with buffered sends.
+// rows and chunks that do not make its micro-batches, a negative number of an input, times that are
+// none, a lower bound above the step, negative bytes, more bytes than the limit or than are
+// reserved, a schedule that does not verify with buffered sends.
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 
 // A text for people and for diffs, and its exact inverse: a line for each field, then the
@@ -83,8 +88,8 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 //   schedule zb-h1
 //   step 0.25
 //   lower_bound 0.24
-//   device 0 limit 23622320128 live 9876543210 reserved 10737418240
-//   device 1 limit 23622320128 live 9876543210 reserved 10737418240
+//   device 0 limit 23622320128 live 9876543210 reserved 10737418240 predicted 9900000000
+//   device 1 limit 23622320128 live 9876543210 reserved 10737418240 predicted 9900000000
 //   stages 2
 //   micro_batches 8
 //   worker 0: F0.0 F0.1 I0.0 ...
@@ -95,7 +100,8 @@ std::string plan_to_text(const PipelinePlan& plan);
 PipelinePlan plan_from_text(std::string_view text, const std::string& file);
 
 // The same as JSON: {"format": "gpipe plan", "version": 1, "model": ..., the fields by their names,
-// "schedule": the schedule's text}. Numbers keep all their digits; unknown fields are ignored.
+// "schedule": the schedule's text, "placement": the worker of each stage, which must be the
+// schedule's}. Numbers keep all their digits; unknown fields are ignored.
 std::string plan_to_json(const PipelinePlan& plan);
 PipelinePlan plan_from_json(const std::string& text, const std::string& file);
 

@@ -36,7 +36,7 @@ PipelinePlan sample() {
   plan.schedule = dualpipe_v(2, 4);
   plan.step = 1.0 / 3;
   plan.lower_bound = 0.1 + 0.2;
-  plan.devices = {{int64_t{1} << 40, 12345, 54321}, {0, 1, -1}};
+  plan.devices = {{int64_t{1} << 40, 12345, 54321, 999}, {0, 1, -1}};
   return plan;
 }
 
@@ -75,8 +75,9 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
       [](PipelinePlan& plan) { plan.schedule_name = "zb-v"; },
       [](PipelinePlan& plan) { plan.schedule = v_min(2, 4); },
       [](PipelinePlan& plan) { plan.step += 1e-17; },
-      [](PipelinePlan& plan) { plan.lower_bound *= 2; },
+      [](PipelinePlan& plan) { plan.lower_bound /= 2; },
       [](PipelinePlan& plan) { ++plan.devices[1].live; },
+      [](PipelinePlan& plan) { ++plan.devices[0].predicted; },
       [](PipelinePlan& plan) {
         plan.shared_inputs = {1, 3};
       },
@@ -120,6 +121,9 @@ TEST(PipelinePlan, MessagesOfTextsNameTheLine) {
       {with("balance 3", "balance 0"), "balance[0] is 0, expected at least one layer"},
       {with("chunks 4", "chunks 3"), "do not make the schedule's 4 micro-batches"},
       {with("live 12345", "live -12345"), "negative number of bytes"},
+      {with("live 12345", "live 55000"), "devices[0] reserves less than is live"},
+      {with("limit 1099511627776", "limit 54320"), "devices[0] takes more than its limit"},
+      {with("lower_bound 0.3", "lower_bound 0.4"), "above the step"},
       {with("F0.0 ", ""), "the schedule: "},
       {with("stages 4", "stages four"), "the schedule: "}};
   for (const auto& damage : damages) {
@@ -146,6 +150,8 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
       {[](Json& json) { json["devices"][0]["reserved"] = 18446744073709551615u; },
        "reserved: expected a whole number"},
       {[](Json& json) { json["step"] = -1; }, "expected seconds of at least 0"},
+      {[](Json& json) { json["units"] = "hours, bits"; }, "units are not"},
+      {[](Json& json) { std::swap(json["placement"][0], json["placement"][1]); }, "placement: "},
       {[](Json& json) { json["schedule"] = "stages 4"; }, "the schedule: "}};
   for (const auto& [change, message] : damages) {
     Json json = Json::parse(plan_to_json(sample()));

@@ -203,6 +203,15 @@ class Planner {
       TORCH_CHECK_VALUE(profile.layers.size() == model_->size(), "a profile of ",
                         profile.layers.size(), " layers was given for a model of ", model_->size());
       check_autocast(rows, profile.autocast);
+      if (profile.shared_inputs) {
+        std::vector<int64_t> shared = options_.shared_inputs();
+        std::sort(shared.begin(), shared.end());
+        TORCH_CHECK_VALUE(*profile.shared_inputs == shared,
+                          "a profile was given that shares the inputs (",
+                          absl::StrJoin(*profile.shared_inputs, ","),
+                          ") between micro-batches, the options share (",
+                          absl::StrJoin(shared, ","), "); give the options of the profile");
+      }
       return profile;
     }
     const std::string note =
@@ -355,7 +364,8 @@ class Planner {
     }
     report.plan.devices.clear();
     for (size_t d = 0; d < memory.live.size(); ++d) {
-      report.plan.devices.push_back({options_.memory(), memory.live[d], memory.reserved[d]});
+      report.plan.devices.push_back(
+          {options_.memory(), memory.live[d], memory.reserved[d], best.memory[d]});
     }
     report.memory_planned = memory.plan.has_value();
     if (memory.plan) report.uncertain = memory.plan->uncertain;

@@ -5,10 +5,14 @@
 #include <cstddef>
 #include <map>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "balance/caching_allocator.h"
+#include "balance/profiled_schedule.h"
+#include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
 
 namespace gpipe::balance {
@@ -143,7 +147,7 @@ class Check {
           const double end = start + cost(action);
           if (is_forward) forward_end[cell(s, m)] = end;
           if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
-          if (end > start) spans_.push_back({start, end});
+          spans_.push_back({start, end});  // also an empty one, which the step may end with
           free[w] = end;
           ++next[w];
           going = true;
@@ -297,6 +301,206 @@ std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
   return most;
 }
 
+// What a plan says, beside what is derived again: each difference is noted by the field's name.
+class Claims {
+ public:
+  Claims(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
+         const ExplainOptions& machine, PlanProof& proof)
+      : plan_(plan), profile_(profile), sizes_(sizes), machine_(machine), proof_(proof) {}
+
+  void check_names() {
+    not_checked("model", "a name for people");
+    if (plan_.profiled_on != profile_.device) {
+      problem("profiled_on",
+              "the profile is of " + profile_.device + ", the plan says " + plan_.profiled_on);
+    }
+    if (!profile_.shared_inputs) {
+      not_checked("shared_inputs", "the profile does not say which it was made with");
+    } else if (set_of(*profile_.shared_inputs) != set_of(plan_.shared_inputs)) {
+      problem("shared_inputs", "the profile was made with others than the plan has");
+    }
+  }
+
+  // Whether rows and chunks make the micro-batches that were profiled.
+  void check_cut() {
+    const std::vector<int64_t> rows = micro_batch_sizes(plan_.rows, plan_.chunks);
+    const std::string cut = std::to_string(plan_.rows) + " rows in " +
+                            std::to_string(plan_.chunks) + " chunks make micro-batches of ";
+    if (profile_.batch_rows != rows.front()) {
+      problem("rows, chunks", cut + std::to_string(rows.front()) + " rows, the profile's have " +
+                                  std::to_string(profile_.batch_rows));
+    }
+    for (size_t m = 0; m < sizes_.size(); ++m) {
+      const double size = static_cast<double>(rows[m]) / static_cast<double>(rows.front());
+      if (std::abs(size - sizes_[m]) <= kRounding) continue;
+      problem("rows, chunks", cut + text(size) + " of the first one's rows, micro-batch " +
+                                  std::to_string(m) + " was given " + text(sizes_[m]));
+    }
+  }
+
+  void check_balance() {
+    std::set<int64_t> firsts;
+    int64_t first = 0;
+    for (const int64_t layers : plan_.balance) {
+      firsts.insert(first);
+      first += layers;
+    }
+    for (const LayerRange& range : machine_.keep_together) {
+      const auto cut = firsts.upper_bound(range.first);
+      if (cut == firsts.end() || *cut > range.last) continue;
+      problem("balance", "it separates layer " + std::to_string(*cut) +
+                             " from the one before, which must stay together");
+    }
+  }
+
+  // What the table is called decides what a mini-batch of fewer micro-batches gets.
+  void check_schedule() {
+    const std::string& name = plan_.schedule_name;
+    if (!proof_.ascending && name != "gpipe") {
+      problem("schedule", "gradients are not added up in 1F1B's order, as in all but gpipe");
+    }
+    if (name == "search") {
+      not_checked("schedule_name", "a searched order has nothing to compare it with");
+      return;
+    }
+    const int64_t devices = plan_.schedule.workers();
+    try {
+      const Schedule named = profiled_schedule(name, devices, plan_.schedule.stages() / devices,
+                                               plan_.schedule.micro_batches(), profile_, machine_);
+      if (named == plan_.schedule) return;
+      problem("schedule_name, schedule", "the schedule is not what " + name + " is here");
+    } catch (const std::invalid_argument& error) {
+      problem("schedule_name", error.what());
+    }
+  }
+
+  void check_times() {
+    if (!proof_.deadlock_free) {
+      problem("schedule", "it deadlocks");
+    } else if (differs(proof_.step, plan_.step)) {
+      problem("step", "with this balance, checkpoints and schedule a step takes " +
+                          text(proof_.step) + " s, the plan says " + text(plan_.step));
+    }
+    if (plan_.step < proof_.lower_bound * (1 - kRounding)) {
+      problem("step",
+              text(plan_.step) + " s is below the lower bound of " + text(proof_.lower_bound));
+    }
+    if (plan_.lower_bound > proof_.lower_bound * (1 + kRounding)) {
+      problem("lower_bound", "it is " + text(proof_.lower_bound) +
+                                 " s for these micro-batches, the plan says " +
+                                 text(plan_.lower_bound) + " for any");
+    }
+    not_checked("lower_bound", "that no other number of micro-batches has a smaller one");
+  }
+
+  // `trace`: null, or as check_plan()'s.
+  void check_memory(const MemoryTrace* trace) {
+    not_checked("limit", "what a device has is as given");
+    if (trace != nullptr) check_trace(*trace);
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      const PlannedDevice& device = plan_.devices[d];
+      const int64_t live = trace != nullptr ? proof_.traced_live[d] : proof_.live[d];
+      const auto field = [&](const char* name) {
+        return "devices[" + std::to_string(d) + "]." + name;
+      };
+      const auto compare = [&](const char* name, int64_t derived, int64_t said, int64_t rounding) {
+        if (std::abs(derived - said) <= rounding) return;
+        problem(field(name), "with this balance, checkpoints and schedule device " +
+                                 std::to_string(d) + " holds " + std::to_string(derived) +
+                                 " bytes, the plan says " + std::to_string(said));
+      };
+      compare("live", live, device.live, trace != nullptr ? 0 : kRoundedBytes);
+      if (device.predicted < 0) {
+        not_checked(field("predicted"), "the plan does not say it");
+      } else {
+        compare("predicted", proof_.live[d], device.predicted, kRoundedBytes);
+      }
+      check_reserved(field("reserved"), trace, d);
+      const int64_t needed = std::max(device.reserved, live);
+      if (device.limit > 0 && needed > device.limit) {
+        problem(field("limit"), "device " + std::to_string(d) + " needs " + std::to_string(needed) +
+                                    " bytes of " + std::to_string(device.limit));
+      }
+    }
+  }
+
+ private:
+  // Sums of bytes that are rounded in another order differ by no more.
+  static constexpr int64_t kRoundedBytes = 1;
+
+  static std::set<int64_t> set_of(const std::vector<int64_t>& values) {
+    return {values.begin(), values.end()};
+  }
+  static bool differs(double a, double b) {
+    return !(std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)));
+  }
+  void problem(const std::string& field, const std::string& what) {
+    proof_.problems.push_back(field + ": " + what);
+  }
+  void not_checked(const std::string& field, const std::string& why) {
+    proof_.not_checked.push_back(field + ": " + why);
+  }
+
+  // Whether these actions are one step of the worker after the other, as in a plan of the memory.
+  static bool are_steps(const std::vector<Action>& ran, const std::vector<Action>& step) {
+    if (ran.empty() || step.empty()) return ran.size() == step.size();
+    if (ran.size() % step.size() != 0) return false;
+    for (size_t k = 0; k < ran.size(); ++k) {
+      if (ran[k] != step[k % step.size()]) return false;
+    }
+    return true;
+  }
+
+  // Whether the trace is of the plan's table, and what the allocator reserves for it.
+  void check_trace(const MemoryTrace& trace) {
+    const size_t devices = plan_.devices.size();
+    if (static_cast<size_t>(trace.devices) != devices) {
+      throw std::invalid_argument("check_plan: the trace is of " + std::to_string(trace.devices) +
+                                  " devices, the plan has " + std::to_string(devices));
+    }
+    std::vector<std::vector<Action>> ran(devices);
+    for (const Turn& turn : trace.turns) {
+      if (turn.kind != Turn::Kind::kAction) continue;
+      if (turn.action.stage < 0 || turn.action.stage >= plan_.schedule.stages()) continue;
+      ran[static_cast<size_t>(plan_.schedule.worker_of(turn.action.stage))].push_back(turn.action);
+    }
+    for (size_t d = 0; d < devices; ++d) {
+      if (are_steps(ran[d], plan_.schedule.table()[d])) continue;
+      problem("schedule",
+              "the memory plan's trace has other actions on device " + std::to_string(d));
+    }
+    proof_.reserved = peak_reserved(trace);
+    for (size_t d = 0; d < devices; ++d) {
+      // The allocator gives back what it has cached before it runs out.
+      const int64_t limit = plan_.devices[d].limit;
+      if (limit > 0 && proof_.reserved[d] > limit) {
+        proof_.reserved[d] = peak_reserved(trace, limit)[d];
+      }
+    }
+  }
+
+  void check_reserved(const std::string& field, const MemoryTrace* trace, size_t d) {
+    const int64_t said = plan_.devices[d].reserved;
+    if (said < 0) {
+      if (trace != nullptr) not_checked(field, "the plan does not say it");
+      return;
+    }
+    if (trace == nullptr) {
+      problem(field, "the plan says " + std::to_string(said) +
+                         " bytes, which only a plan of the memory can know");
+    } else if (said != proof_.reserved[d]) {
+      problem(field, "the allocator reserves " + std::to_string(proof_.reserved[d]) +
+                         " bytes, the plan says " + std::to_string(said));
+    }
+  }
+
+  const PipelinePlan& plan_;
+  const Profile& profile_;
+  const std::vector<double>& sizes_;
+  const ExplainOptions& machine_;
+  PlanProof& proof_;
+};
+
 }  // namespace
 
 double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
@@ -333,53 +537,23 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                      const std::vector<double>& sizes, const ExplainOptions& machine,
                      const MemoryTrace* trace) {
   check_plan_value(plan, "check_plan: ");
+  check_finite_step(profile, sizes, machine, "check_plan: ");
   Check check(plan, profile, sizes, machine);
   PlanProof proof;
-  const auto differs = [&](double a, double b, double more) {
-    return !(std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + more);
-  };
   proof.ascending = plan.schedule.verify(Sends::kBuffered).ascending;
   proof.deadlock_free = check.run();
-  if (!proof.deadlock_free) proof.problems.emplace_back("the schedule deadlocks");
   proof.step = proof.deadlock_free ? check.step() : 0.0;
   const auto devices = static_cast<int64_t>(plan.devices.size());
   proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
-  if (proof.deadlock_free && differs(proof.step, plan.step, 0)) {
-    proof.problems.push_back("a step takes " + text(proof.step) + " s, the plan says " +
-                             text(plan.step));
-  }
-  if (plan.step < proof.lower_bound * (1 - kRounding)) {
-    proof.problems.push_back("a step of " + text(plan.step) + " s is below the lower bound of " +
-                             text(proof.lower_bound));
-  }
-  if (plan.lower_bound > proof.lower_bound * (1 + kRounding)) {
-    proof.problems.push_back("the lower bound is " + text(proof.lower_bound) +
-                             " s for these micro-batches, the plan says " + text(plan.lower_bound) +
-                             " for any");
-  }
+  for (size_t d = 0; d < plan.devices.size(); ++d) proof.live.push_back(check.live(d));
   if (trace != nullptr) proof.traced_live = live_of_trace(*trace, plan.devices.size());
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    const PlannedDevice& device = plan.devices[d];
-    proof.live.push_back(check.live(d));
-    const int64_t live = trace != nullptr ? proof.traced_live[d] : proof.live[d];
-    // Bytes were rounded one by one.
-    const auto roundings = static_cast<double>(2 * plan.schedule.stages() + 2);
-    const std::string name = "device " + std::to_string(d);
-    if (differs(static_cast<double>(live), static_cast<double>(device.live),
-                trace != nullptr ? 0.0 : roundings)) {
-      proof.problems.push_back(name + " holds " + std::to_string(live) + " bytes, the plan says " +
-                               std::to_string(device.live));
-    }
-    const int64_t needed = std::max(device.reserved, live);
-    if (device.limit > 0 && needed > device.limit) {
-      proof.problems.push_back(name + " needs " + std::to_string(needed) + " bytes of " +
-                               std::to_string(device.limit));
-    }
-    if (device.reserved >= 0 && device.reserved < live) {
-      proof.problems.push_back(name + " holds " + std::to_string(live) + " bytes, more than the " +
-                               std::to_string(device.reserved) + " that are reserved");
-    }
-  }
+  Claims claims(plan, profile, sizes, machine, proof);
+  claims.check_names();
+  claims.check_cut();
+  claims.check_balance();
+  claims.check_schedule();
+  claims.check_times();
+  claims.check_memory(trace);
   return proof;
 }
 

@@ -1,7 +1,9 @@
 // check_plan: what a plan says, computed again by other code than found it.
 //
 // Nothing here uses explain(), simulate() or the search: a mistake in one of them shows as a
-// difference. It knows no LibTorch.
+// difference. What a name of a schedule means (balance/profiled_schedule.h), what an allocator
+// reserves (balance/caching_allocator.h) and how rows are cut are the same code. It knows no
+// LibTorch.
 #ifndef BALANCE_PLAN_CHECK_H_
 #define BALANCE_PLAN_CHECK_H_
 
@@ -25,15 +27,24 @@ struct PlanProof {
   // memory plan does (empty without one).
   std::vector<int64_t> live;
   std::vector<int64_t> traced_live;
-  // What differs from what the plan says. Empty: it holds.
+  // By device: what the allocator reserves for the trace, with no more than the device's limit (-1:
+  // that is too little). Empty without one.
+  std::vector<int64_t> reserved;
+  // What differs from what the plan says, each beginning with the plan's field. Empty: it holds.
   std::vector<std::string> problems;
+  // What the plan says and nothing here can derive: "model: a name for people".
+  std::vector<std::string> not_checked;
 };
 
 // `sizes`: of the micro-batches, in units of the profile's rows. `machine` as in PlanProblem.
 // `trace`: of the memory plan that Plan::devices are from, or null if they are from the profile.
 //
+// All that the plan says is derived again, or is in PlanProof::not_checked. Bytes of a profile may
+// differ by one: they are rounded sums.
+//
 // Throws std::invalid_argument for a plan that is none (check_plan_value), for a balance that is
-// not of the profile's layers and for another number of sizes than of micro-batches.
+// not of the profile's layers, for another number of sizes than of micro-batches, and for times
+// that are not finite (check_finite_step).
 PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                      const std::vector<double>& sizes, const ExplainOptions& machine,
                      const MemoryTrace* trace = nullptr);

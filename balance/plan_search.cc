@@ -11,6 +11,7 @@
 
 #include "balance/fitting_cut.h"
 #include "balance/profile_checks.h"
+#include "balance/profiled_schedule.h"
 #include "balance/step_model.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -150,6 +151,9 @@ class Search {
     for (const std::string& name : problem_.schedules) {
       if (name != kSearched) (void)schedule_by_name(name);  // throws, with what was meant
     }
+    for (const MiniBatchCut& cut : problem_.cuts) {
+      check_finite_step(cut.profile, cut.sizes, problem_.machine, "plan: ");
+    }
   }
 
   void tell(const std::string& note) const {
@@ -167,23 +171,9 @@ class Search {
     return static_cast<int64_t>(problem_.cuts[cut].sizes.size());
   }
 
-  // What generators that look at costs are made for: a stage of equal ones.
-  GeneratorCosts mean_costs(size_t cut, int64_t stages) const {
-    const Profile& profile = problem_.cuts[cut].profile;
-    GeneratorCosts costs{{0, 0, 0, 0}, 0};
-    double bytes = 0;
-    const auto share = static_cast<double>(stages);
-    for (const LayerProfile& layer : profile.layers) {
-      const SplitBackward halves = split_backward(layer);
-      costs.stage.forward += layer.forward / share;
-      costs.stage.backward += layer.backward / share;
-      costs.stage.input_gradient += halves.input / share;
-      costs.stage.weight_gradient += halves.weight / share;
-      bytes += static_cast<double>(layer.output) / static_cast<double>(layers_);
-    }
-    if (!(costs.stage.forward + costs.stage.backward > 0)) return GeneratorCosts();
-    costs.transfer = link_.seconds(bytes);
-    return costs;
+  Schedule named(size_t cut, const std::string& name, int64_t per_device) const {
+    return profiled_schedule(name, problem_.devices, per_device, micro_batches(cut),
+                             problem_.cuts[cut].profile, problem_.machine);
   }
 
   void add(size_t cut, const std::string& name, int64_t per_device,
@@ -191,11 +181,7 @@ class Search {
     const int64_t stages = problem_.devices * per_device;
     if (stages > pieces_ || stages > Schedule::kMostCells / micro_batches(cut)) return;
     tell(name);
-    NamedScheduleOptions options;
-    options.stages_per_worker = per_device;
-    options.costs = mean_costs(cut, stages);
-    settings.push_back(
-        {cut, name, per_device, schedule_by_name(name, stages, micro_batches(cut), options)});
+    settings.push_back({cut, name, per_device, named(cut, name, per_device)});
   }
 
   void for_each_schedule(const std::function<void(const std::string&, int64_t)>& visit) const {
@@ -692,10 +678,7 @@ class Search {
     }
     if (setting.name == kSearched || stages > Schedule::kMostCells / m) return false;
     tell(setting.name);
-    NamedScheduleOptions options;
-    options.stages_per_worker = setting.per_device;
-    options.costs = mean_costs(setting.cut, stages);
-    setting.schedule = schedule_by_name(setting.name, stages, m, options);
+    setting.schedule = named(setting.cut, setting.name, setting.per_device);
     return true;
   }
 

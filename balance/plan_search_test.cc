@@ -146,7 +146,10 @@ double brute_force(const PlanProblem& problem) {
 
 PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate) {
   PipelinePlan plan;
-  plan.rows = 64;
+  // Micro-batches of the profile's two rows, the last one perhaps with one.
+  const std::vector<double>& sizes = problem.cuts[candidate.cut].sizes;
+  plan.rows = 2 * static_cast<int64_t>(sizes.size()) - (sizes.back() < 1 ? 1 : 0);
+  plan.profiled_on = "device";
   plan.balance = candidate.balance;
   plan.chunks = candidate.chunks;
   plan.checkpoints = candidate.checkpoints;
@@ -155,8 +158,8 @@ PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate
   plan.step = candidate.step;
   plan.devices.clear();
   for (size_t d = 0; d < candidate.memory.size(); ++d) {
-    plan.devices.push_back(
-        {problem.limits.empty() ? 0 : problem.limits[d], candidate.memory[d], -1});
+    plan.devices.push_back({problem.limits.empty() ? 0 : problem.limits[d], candidate.memory[d], -1,
+                            candidate.memory[d]});
   }
   return plan;
 }

@@ -192,7 +192,7 @@ std::string proof_text(const PlanReport& report) {
         "device %d: %s live%s", d, bytes_text(traced ? proof.traced_live[d] : proof.live[d]),
         traced ? absl::StrFormat(" (profile: %s)", bytes_text(proof.live[d])) : " (profile)");
     if (device.reserved >= 0) {
-      absl::StrAppend(&memory, ", ", bytes_text(device.reserved), " reserved");
+      absl::StrAppend(&memory, ", ", bytes_text(proof.reserved[d]), " reserved");
     }
     if (device.limit > 0) absl::StrAppend(&memory, ", of ", bytes_text(device.limit));
     line(memory);
@@ -201,6 +201,9 @@ std::string proof_text(const PlanReport& report) {
     line(
         "the model's memory was not planned, only predicted: what an allocator holds back is not "
         "in it");
+  }
+  if (!proof.not_checked.empty()) {
+    line("not checked: " + absl::StrJoin(proof.not_checked, "; "));
   }
   for (const Uncertainty& uncertainty : report.uncertain) {
     std::string range;
@@ -270,7 +273,9 @@ std::string to_json(const PlanReport& report) {
                    {"step", report.proof.step},
                    {"lower_bound", report.proof.lower_bound},
                    {"live", report.proof.live},
-                   {"traced_live", report.proof.traced_live}};
+                   {"traced_live", report.proof.traced_live},
+                   {"reserved", report.proof.reserved},
+                   {"not_checked", report.proof.not_checked}};
   json["halves_measured"] = report.explanation.halves_measured;
   json["memory_planned"] = report.memory_planned;
   json["examined"] = report.examined;

@@ -3,7 +3,6 @@
 #ifndef BALANCE_PROFILE_H_
 #define BALANCE_PROFILE_H_
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -54,18 +53,11 @@ inline SplitBackward split_backward(const LayerProfile& layer) {
   return layer.split.value_or(SplitBackward{layer.backward / 2, layer.backward / 2, layer.kept});
 }
 
-// Between those of `a` (share 0) and those of `b` (share 1), where `a` has them; what `b` has not
-// counts as 0.
-inline std::optional<SplitBackward> mixed_split(const LayerProfile& a, const LayerProfile& b,
-                                                double share) {
-  if (!a.split) return std::nullopt;
-  const SplitBackward x = *a.split;
-  const SplitBackward y = b.split.value_or(SplitBackward());
-  const auto waiting = static_cast<double>(y.waiting - x.waiting);
-  return SplitBackward{x.input + share * (y.input - x.input),
-                       x.weight + share * (y.weight - x.weight),
-                       x.waiting + std::llround(share * waiting)};
-}
+// Every time of the layer, those of the halves too, multiplied by `factor`. Bytes stay.
+void scale_times(LayerProfile& layer, double factor);
+
+// Adds the times of `other`. Bytes stay. The sum has measured halves only if both have.
+void add_times(LayerProfile& layer, const LayerProfile& other);
 
 // A tensor that a layer stashes and a later one pops.
 struct SkipProfile {
@@ -84,7 +76,22 @@ struct Profile {
   int64_t input = 0;
   std::vector<LayerProfile> layers;
   std::vector<SkipProfile> skips;
+  // Numbers of the inputs that all micro-batches share, ascending. None: not known, as in files
+  // that are older.
+  std::optional<std::vector<int64_t>> shared_inputs = std::nullopt;
 };
+
+// The same layers for a micro-batch of `rows` rows: times and bytes of a micro-batch are in
+// proportion, parameters and buffers stay.
+//
+// Requirements: the profile has rows.
+Profile in_proportion(const Profile& profile, int64_t rows);
+
+// The same between two profiles of the same layers, linear in the rows. What `high` has no measured
+// halves for has none.
+//
+// Requirements: low.batch_rows < high.batch_rows.
+Profile between(const Profile& low, const Profile& high, int64_t rows);
 
 }  // namespace gpipe::balance
 

@@ -70,6 +70,9 @@ void check_profile(const Profile& profile, const std::string& prefix) {
     checks.time(field + "weight_gradient", layer.split->weight);
     checks.count(field + "waiting", layer.split->waiting);
   }
+  for (const int64_t input : profile.shared_inputs.value_or(std::vector<int64_t>())) {
+    checks.count("shared_inputs", input);
+  }
   const auto layers = static_cast<int64_t>(profile.layers.size());
   for (size_t i = 0; i < profile.skips.size(); ++i) {
     const SkipProfile& skip = profile.skips[i];

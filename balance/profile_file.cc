@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "balance/profile_checks.h"
 #include "command/files.h"
@@ -17,7 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile";
-constexpr int64_t kVersion = 1;
+// 2: with shared_inputs, which files of version 1 do not say.
+constexpr int64_t kVersion = 2;
 
 // The fields of one JSON object, with the messages that name them.
 class Fields {
@@ -53,15 +56,11 @@ class Fields {
     if (!value.is_number()) refuse(name, value, "a number");
     return value.get<double>();
   }
-  int64_t count(const char* name) const {
-    const Json& value = get(name);
-    // Beyond int64_t it would wrap around.
-    const bool fits =
-        value.is_number_integer() &&
-        (!value.is_number_unsigned() ||
-         value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-    if (!fits) refuse(name, value, "a whole number below 2^63");
-    return value.get<int64_t>();
+  int64_t count(const char* name) const { return count(name, get(name)); }
+  std::vector<int64_t> counts(const char* name) const {
+    std::vector<int64_t> result;
+    for (const Json& each : list(name)) result.push_back(count(name, each));
+    return result;
   }
   const Json& list(const char* name) const {
     const Json& value = get(name);
@@ -70,6 +69,15 @@ class Fields {
   }
 
  private:
+  int64_t count(const char* name, const Json& value) const {
+    // Beyond int64_t it would wrap around.
+    const bool fits =
+        value.is_number_integer() &&
+        (!value.is_number_unsigned() ||
+         value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+    if (!fits) refuse(name, value, "a whole number below 2^63");
+    return value.get<int64_t>();
+  }
   static std::string kind(const Json& value) {
     if (value.is_number()) return value.dump();
     return std::string(value.is_array() ? "an " : "a ") + value.type_name();
@@ -130,6 +138,7 @@ std::string to_json(const SavedProfile& saved) {
   for (const SkipProfile& skip : profile.skips) {
     skips.push_back({{"from", skip.from}, {"to", skip.to}, {"bytes", skip.bytes}});
   }
+  if (profile.shared_inputs) json["shared_inputs"] = *profile.shared_inputs;
   // Names may be any bytes; what is no UTF-8 becomes the replacement character.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -151,9 +160,9 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
   }
   const Fields fields(json, file, "");
   const int64_t version = fields.count("version");
-  if (version != kVersion) {
+  if (version < 1 || version > kVersion) {
     throw std::invalid_argument(file + " has version " + std::to_string(version) +
-                                ", this program reads version " + std::to_string(kVersion) +
+                                ", this program reads version 1 to " + std::to_string(kVersion) +
                                 "; measure the profile again");
   }
   SavedProfile saved;
@@ -171,6 +180,7 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
     saved.profile.skips.push_back(
         {of_skip.count("from"), of_skip.count("to"), of_skip.count("bytes")});
   }
+  if (fields.has("shared_inputs")) saved.profile.shared_inputs = fields.counts("shared_inputs");
   check_profile(saved.profile, file + ": ");
   return saved;
 }

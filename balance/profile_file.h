@@ -1,11 +1,14 @@
 // Profile files: a profile as JSON, so that it is measured once and used often.
 //
-//   {"format": "gpipe profile", "version": 1, "units": "seconds, bytes", "model": "unet:5,64",
+//   {"format": "gpipe profile", "version": 2, "units": "seconds, bytes", "model": "unet:5,64",
 //    "device": "NVIDIA A100", "batch_rows": 4, "input": 1769472,
 //    "layers": [{"name": "0", "forward": 0.0012, "backward": 0.0031, "parameters": 7168,
 //                "buffers": 0, "kept": 37748736, "workspace": 0, "output": 37748736,
 //                "input_gradient": 0.0016, "weight_gradient": 0.0019, "waiting": 37748736}],
-//    "skips": [{"from": 0, "to": 7, "bytes": 37748736}]}
+//    "skips": [{"from": 0, "to": 7, "bytes": 37748736}],
+//    "shared_inputs": []}
+//
+// Files of version 1 have no shared_inputs and are still read: then nobody knows them.
 //
 // The last three of a layer are of a backward that is split. They are missing together in files
 // that are older than that: split_backward() (balance/profile.h) says what is taken instead.

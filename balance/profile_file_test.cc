@@ -32,6 +32,7 @@ SavedProfile sample() {
   saved.profile.layers = {{"conv", 0.1, 1.0 / 3, 8, 1, 2, 3, 512}, {"1", 1e-9, 0, 0, 0, 0, 0, 64}};
   saved.profile.layers[0].split = SplitBackward{0.2, 1.0 / 7, 999};
   saved.profile.skips = {{0, 1, (int64_t{1} << 50) - 1}};
+  saved.profile.shared_inputs = std::vector<int64_t>{1, 3};
   return saved;
 }
 
@@ -41,6 +42,7 @@ void expect_same(const SavedProfile& a, const SavedProfile& b) {
   EXPECT_EQ(a.profile.autocast, b.profile.autocast);
   EXPECT_EQ(a.profile.batch_rows, b.profile.batch_rows);
   EXPECT_EQ(a.profile.input, b.profile.input);
+  EXPECT_EQ(a.profile.shared_inputs, b.profile.shared_inputs);
   ASSERT_EQ(a.profile.layers.size(), b.profile.layers.size());
   for (size_t i = 0; i < a.profile.layers.size(); ++i) {
     const LayerProfile& x = a.profile.layers[i];
@@ -92,6 +94,17 @@ std::string changed(const std::function<void(Json&)>& change) {
   return json.dump();
 }
 
+TEST(ProfileFile, FilesOfVersionOneDoNotSayWhichInputsAreShared) {
+  const std::string old = changed([](Json& json) {
+    json["version"] = 1;
+    json.erase("shared_inputs");
+  });
+  EXPECT_FALSE(profile_from_json(old, "f").profile.shared_inputs);
+  EXPECT_THAT(
+      [] { profile_from_json(changed([](Json& json) { json["shared_inputs"][1] = 0.5; }), "f"); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("shared_inputs is 0.5")));
+}
+
 TEST(ProfileFile, OlderFilesHaveNoHalvesOfBackwards) {
   const std::string old = changed([](Json& json) {
     for (const char* name : {"input_gradient", "weight_gradient", "waiting"}) {
@@ -116,7 +129,7 @@ TEST(ProfileFile, MessagesNameFileAndField) {
       {[](Json& json) { json["format"] = "other"; }, "no profile"},
       {[](Json& json) { json.erase("format"); }, "no profile"},
       {[](Json& json) { json = Json::array(); }, "no profile"},
-      {[](Json& json) { json["version"] = 2; }, "version 2, this program reads version 1"},
+      {[](Json& json) { json["version"] = 3; }, "version 3, this program reads version 1 to 2"},
       {[](Json& json) { json.erase("version"); }, "version is missing"},
       {[](Json& json) { json["model"] = 5; }, "model is 5, expected a text"},
       {[](Json& json) { json["layers"] = "x"; }, "layers is a string, expected a list"},

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -463,6 +464,8 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
     const at::Tensor& input = inputs[k];
     if (input.defined() && !is_shared(options.shared_inputs(), k)) result.input += bytes_of(input);
   }
+  result.shared_inputs = options.shared_inputs();
+  std::sort(result.shared_inputs->begin(), result.shared_inputs->end());
   subject.warm_up();
   if (!subject.device().is_meta()) {
     const MeasuredTimes times =

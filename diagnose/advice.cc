@@ -197,8 +197,12 @@ class Search {
   PipelineSetup with_even_balance(PipelineSetup setup) const {
     balance::Profile profile = costs_.at(cut_sizes(rows_, setup.chunks).rows);
     const auto of_loss = static_cast<double>(profile.batch_rows);
-    profile.layers.back().forward += costs_.loss_forward * of_loss;
-    profile.layers.back().backward += costs_.loss_backward * of_loss;
+    balance::LayerProfile loss;
+    loss.forward = costs_.loss_forward * of_loss;
+    loss.backward = costs_.loss_backward * of_loss;
+    // It has no weights: the stage before waits for all of it.
+    loss.split = balance::SplitBackward{loss.backward, 0, 0};
+    add_times(profile.layers.back(), loss);
     balance::ExplainOptions options;
     options.chunks = micro_batches(setup);
     options.checkpoint = setup.checkpoints.front();

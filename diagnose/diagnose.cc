@@ -342,11 +342,7 @@ void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double meas
                      static_cast<double>(profile.batch_rows);
   if (sum <= 0 || measured <= loss) return;
   for (balance::LayerProfile& layer : profile.layers) {
-    layer.forward *= (measured - loss) / sum;
-    layer.backward *= (measured - loss) / sum;
-    if (!layer.split) continue;
-    layer.split->input *= (measured - loss) / sum;
-    layer.split->weight *= (measured - loss) / sum;
+    scale_times(layer, (measured - loss) / sum);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cmath>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -12,10 +11,6 @@
 
 namespace gpipe::experiments {
 namespace {
-
-int64_t times(int64_t bytes, double factor) {
-  return std::llround(static_cast<double>(bytes) * factor);
-}
 
 // A network on the meta device and the profiles that were made of it.
 struct Counted {
@@ -37,22 +32,7 @@ LayerCosts measured_costs(const balance::Profile& profile) {
     throw std::invalid_argument("the profile has " + std::to_string(profile.batch_rows) +
                                 " rows in its micro-batch, so its times say nothing of others");
   }
-  return [profile](int64_t rows) {
-    if (rows == profile.batch_rows) return profile;
-    const double factor = static_cast<double>(rows) / static_cast<double>(profile.batch_rows);
-    balance::Profile result = profile;
-    result.batch_rows = rows;
-    result.input = times(profile.input, factor);
-    for (balance::LayerProfile& layer : result.layers) {
-      layer.forward *= factor;
-      layer.backward *= factor;
-      layer.kept = times(layer.kept, factor);
-      layer.workspace = times(layer.workspace, factor);
-      layer.output = times(layer.output, factor);
-    }
-    for (balance::SkipProfile& skip : result.skips) skip.bytes = times(skip.bytes, factor);
-    return result;
-  };
+  return [profile](int64_t rows) { return in_proportion(profile, rows); };
 }
 
 LayerCosts nominal_costs(const std::function<torch::nn::Sequential()>& make,
@@ -80,8 +60,7 @@ LayerCosts sum_of_times(std::vector<LayerCosts> parts) {
     for (size_t k = 1; k < parts.size(); ++k) {
       const balance::Profile part = parts[k](rows);
       for (size_t layer = 0; layer < sum.layers.size(); ++layer) {
-        sum.layers[layer].forward += part.layers[layer].forward;
-        sum.layers[layer].backward += part.layers[layer].backward;
+        add_times(sum.layers[layer], part.layers[layer]);
       }
     }
     return sum;
@@ -91,10 +70,7 @@ LayerCosts sum_of_times(std::vector<LayerCosts> parts) {
 LayerCosts scaled(LayerCosts costs, double factor) {
   return [costs = std::move(costs), factor](int64_t rows) {
     balance::Profile profile = costs(rows);
-    for (balance::LayerProfile& layer : profile.layers) {
-      layer.forward *= factor;
-      layer.backward *= factor;
-    }
+    for (balance::LayerProfile& layer : profile.layers) scale_times(layer, factor);
     return profile;
   };
 }

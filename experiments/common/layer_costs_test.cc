@@ -46,6 +46,29 @@ TEST(MeasuredCosts, AreInProportionToTheRows) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("has 0 rows")));
 }
 
+// Halves are costs as wholes are: a split schedule must not be given those of other rows.
+TEST(LayerCosts, HalvesOfBackwardsGoAlong) {
+  balance::Profile halves = two_layers();
+  for (balance::LayerProfile& layer : halves.layers) {
+    layer.split = balance::SplitBackward{1.5, 0.5, 120};
+  }
+  const balance::SplitBackward more = *measured_costs(halves)(10).layers[1].split;
+  EXPECT_DOUBLE_EQ(more.input, 3.75);
+  EXPECT_DOUBLE_EQ(more.weight, 1.25);
+  EXPECT_EQ(more.waiting, 300);
+  const balance::SplitBackward slower = *scaled(measured_costs(halves), 3)(4).layers[0].split;
+  EXPECT_DOUBLE_EQ(slower.input, 4.5);
+  EXPECT_DOUBLE_EQ(slower.weight, 1.5);
+  EXPECT_EQ(slower.waiting, 120) << "bytes stay";
+  const LayerCosts costs = measured_costs(halves);
+  const balance::SplitBackward sum = *sum_of_times({costs, costs})(4).layers[0].split;
+  EXPECT_DOUBLE_EQ(sum.input, 3);
+  EXPECT_DOUBLE_EQ(sum.weight, 1);
+  EXPECT_EQ(sum.waiting, 120);
+  EXPECT_FALSE(sum_of_times({costs, measured_costs(two_layers())})(4).layers[0].split)
+      << "a half that nobody has measured";
+}
+
 TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {
   int models_made = 0;
   const LayerCosts costs = nominal_costs(
