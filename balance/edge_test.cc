@@ -582,8 +582,7 @@ INSTANTIATE_TEST_SUITE_P(Explanations, EdgeTest, ::testing::ValuesIn(explanation
 INSTANTIATE_TEST_SUITE_P(Plans, EdgeTest, ::testing::ValuesIn(plans()));
 INSTANTIATE_TEST_SUITE_P(Traces, EdgeTest, ::testing::ValuesIn(traces()));
 INSTANTIATE_TEST_SUITE_P(Models, EdgeTest, ::testing::ValuesIn(models()));
-// DISABLED_ until check_plan() refuses what it cannot check: some of these end the process.
-INSTANTIATE_TEST_SUITE_P(DISABLED_Checks, EdgeTest, ::testing::ValuesIn(checks()));
+INSTANTIATE_TEST_SUITE_P(Checks, EdgeTest, ::testing::ValuesIn(checks()));
 
 }  // namespace
 }  // namespace gpipe::balance

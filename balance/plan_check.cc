@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "balance/caching_allocator.h"
+#include "balance/profile_checks.h"
 #include "balance/profiled_schedule.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
@@ -52,8 +53,21 @@ class Check {
                                   " sizes were given for " +
                                   std::to_string(plan.schedule.micro_batches()) + " micro-batches");
     }
+    for (const double size : sizes) {
+      if (std::isfinite(size) && size > 0) continue;
+      throw std::invalid_argument("check_plan: a micro-batch of " + text(size) +
+                                  " of the profile's rows: give a finite number above 0");
+    }
+    check_profile(profile, "check_plan: the profile's ");
+    const auto in_all = static_cast<int64_t>(profile.layers.size());
     size_t layer = 0;
     for (const int64_t layers : plan.balance) {
+      if (layers < 1 || layers > in_all - static_cast<int64_t>(layer)) {
+        throw std::invalid_argument("check_plan: the balance has " + std::to_string(layers) +
+                                    " layers where the profile's " + std::to_string(in_all) +
+                                    " have " +
+                                    std::to_string(in_all - static_cast<int64_t>(layer)) + " left");
+      }
       stages_.emplace_back();
       stages_.back().first = layer;
       layer += static_cast<size_t>(layers);
@@ -313,6 +327,10 @@ class Claims {
     if (plan_.profiled_on != profile_.device) {
       problem("profiled_on",
               "the profile is of " + profile_.device + ", the plan says " + plan_.profiled_on);
+    }
+    if (plan_.autocast != profile_.autocast) {
+      problem("autocast", "the profile was made " + under_autocast(profile_.autocast) +
+                              ", the plan " + under_autocast(plan_.autocast));
     }
     if (!profile_.shared_inputs) {
       not_checked("shared_inputs", "the profile does not say which it was made with");

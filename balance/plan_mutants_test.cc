@@ -104,6 +104,7 @@ Subject subject(const std::string& name, const Schedule& schedule,
   PipelinePlan& plan = result.plan;
   plan.model = "a model";
   plan.profiled_on = result.profile.device;
+  result.profile.autocast = plan.autocast = "bfloat16";
   plan.rows = 11;
   plan.chunks = 4;
   plan.balance = balance;
