@@ -1,6 +1,8 @@
 #include "balance/caching_allocator.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace gpipe::balance {
@@ -143,8 +145,15 @@ std::vector<int64_t> peak_reserved(const MemoryTrace& trace, int64_t capacity) {
     const MemoryBlock& block = trace.blocks[event.block];
     if (full[block.device] || block.bytes == 0) continue;
     CachingAllocator& device = *devices[block.device];
+    if (block.bytes < 0 || event.free != (held[event.block] != nullptr)) {
+      throw std::invalid_argument(
+          "a trace of memory has a block of " + std::to_string(block.bytes) + " bytes, number " +
+          std::to_string(event.block) +
+          ", that is taken twice, or given back before it is taken; each "
+          "has at least 0 bytes, is taken once and given back at most once");
+    }
     if (event.free) {
-      device.free(held[event.block]);
+      device.free(std::exchange(held[event.block], nullptr));
       continue;
     }
     held[event.block] = device.allocate(block.bytes, block.copied_from + 1);

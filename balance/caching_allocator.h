@@ -71,7 +71,8 @@ class CachingAllocator {
 };
 
 // The most bytes that each device reserves while it runs through the trace. A device that runs out
-// of `capacity` bytes (0: no limit) has -1.
+// of `capacity` bytes (0: no limit) has -1. Throws std::invalid_argument for a block that is taken
+// twice or given back before it is taken, and for one of less than 0 bytes.
 std::vector<int64_t> peak_reserved(const MemoryTrace& trace, int64_t capacity = 0);
 
 }  // namespace gpipe::balance

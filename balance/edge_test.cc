@@ -268,11 +268,40 @@ Rows explanations() {
     options.partition_checkpoints = {Checkpoint::kAlways};
     checkpoint_modes(options, value);
   }));
-  rows.push_back(numbers("split_backward and mixed_split", "share", [](double value) {
-    if (value < 0 || value > 1) return;
-    const LayerProfile layer = three_layers().layers[0];
+  rows.push_back(numbers("split_backward, scale_times and add_times", "factor", [](double value) {
+    LayerProfile layer = three_layers().layers[0];
+    scale_times(layer, value);
+    add_times(layer, layer);
     split_backward(layer);
-    mixed_split(layer, layer, value);
+  }));
+  rows.push_back(integers("in_proportion and between", "rows", [](int64_t value) {
+    Profile twice = three_layers();
+    twice.batch_rows *= 2;
+    try {
+      in_proportion(three_layers(), value);
+    } catch (const std::invalid_argument&) {
+    }
+    between(three_layers(), twice, value);
+  }));
+  rows.push_back(integers("in_proportion and between", "batch_rows", [](int64_t value) {
+    Profile profile = three_layers();
+    profile.batch_rows = value;
+    try {
+      in_proportion(profile, 2);
+    } catch (const std::invalid_argument&) {
+    }
+    between(profile, three_layers(), 2);
+  }));
+  rows.push_back(calls("between", "layers", {{"one too few", [] {
+                                                Profile twice = three_layers();
+                                                twice.batch_rows *= 2;
+                                                twice.layers.pop_back();
+                                                between(three_layers(), twice, 3);
+                                              }}}));
+  rows.push_back(numbers("check_finite_step", "bandwidth", [](double value) {
+    ExplainOptions machine;
+    machine.bandwidth = value;
+    check_finite_step(three_layers(), {1, 1}, machine, "");
   }));
   add_profiles(&rows, "to_json, save_profile and profile_from_json", [](const Profile& profile) {
     const std::string text = to_json(SavedProfile{"", profile});

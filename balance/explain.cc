@@ -360,7 +360,7 @@ void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
   // No more workers share a core than there are layers.
   if (once * layers * machine.contention <= kLongest) return;
   throw std::invalid_argument(
-      prefix + "the times of a step are no finite numbers: layers take " + text(rows * work) +
+      prefix + "the times of a step are too long to be added up: layers take " + text(rows * work) +
       " s, transfers " + text(sent) + " s with a bandwidth of " + text(machine.bandwidth) +
       " bytes/s, a latency of " + text(machine.latency) + " s and an overhead of " +
       text(machine.overhead) +

@@ -64,9 +64,9 @@ class Check {
     for (const int64_t layers : plan.balance) {
       if (layers < 1 || layers > in_all - static_cast<int64_t>(layer)) {
         throw std::invalid_argument("check_plan: the balance has " + std::to_string(layers) +
-                                    " layers where the profile's " + std::to_string(in_all) +
-                                    " have " +
-                                    std::to_string(in_all - static_cast<int64_t>(layer)) + " left");
+                                    " layers where " +
+                                    std::to_string(in_all - static_cast<int64_t>(layer)) +
+                                    " are left of the profile's " + std::to_string(in_all));
       }
       stages_.emplace_back();
       stages_.back().first = layer;
@@ -487,6 +487,7 @@ class Claims {
       problem("schedule",
               "the memory plan's trace has other actions on device " + std::to_string(d));
     }
+    (void)peaks(trace);  // throws for numbers of what the trace does not have
     proof_.reserved = peak_reserved(trace);
     for (size_t d = 0; d < devices; ++d) {
       // The allocator gives back what it has cached before it runs out.
@@ -523,6 +524,11 @@ class Claims {
 
 double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
                         const ExplainOptions& machine) {
+  if (sizes.empty() || devices < 1) {
+    throw std::invalid_argument("step_lower_bound: " + std::to_string(sizes.size()) +
+                                " micro-batches and " + std::to_string(devices) +
+                                " devices were given; give at least one of each");
+  }
   const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
   const double smallest = *std::min_element(sizes.begin(), sizes.end());
   const double largest = *std::max_element(sizes.begin(), sizes.end());

@@ -55,6 +55,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
 //   forward of the layers before its first one (with fewer cores than devices only the work);
 // - a micro-batch through all layers, forward and back;
 // - all work of the layer that has most.
+// Throws std::invalid_argument without micro-batches or devices.
 double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
                         const ExplainOptions& machine);
 

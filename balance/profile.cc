@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 
 namespace gpipe::balance {
 namespace {
@@ -56,6 +58,12 @@ void add_times(LayerProfile& layer, const LayerProfile& other) {
 }
 
 Profile in_proportion(const Profile& profile, int64_t rows) {
+  if (profile.batch_rows < 1 || rows < 0) {
+    throw std::invalid_argument("in_proportion: a profile of micro-batches of " +
+                                std::to_string(profile.batch_rows) + " rows, and " +
+                                std::to_string(rows) +
+                                " rows were given; give a profile with rows, and at least 0");
+  }
   Profile result = profile;
   if (rows == profile.batch_rows) return result;
   Profile nothing = profile;  // what a micro-batch without rows takes
@@ -73,6 +81,15 @@ Profile in_proportion(const Profile& profile, int64_t rows) {
 }
 
 Profile between(const Profile& low, const Profile& high, int64_t rows) {
+  if (low.batch_rows >= high.batch_rows || low.layers.size() != high.layers.size() ||
+      low.skips.size() != high.skips.size() || rows < 0) {
+    throw std::invalid_argument(
+        "between: profiles of micro-batches of " + std::to_string(low.batch_rows) + " and " +
+        std::to_string(high.batch_rows) + " rows, of " + std::to_string(low.layers.size()) +
+        " and " + std::to_string(high.layers.size()) + " layers, and " + std::to_string(rows) +
+        " rows were given; give two of the same layers, the one with fewer rows first, and at "
+        "least 0 rows");
+  }
   Profile result = low;
   mix_into(result, high,
            static_cast<double>(rows - low.batch_rows) /

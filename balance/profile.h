@@ -82,15 +82,13 @@ struct Profile {
 };
 
 // The same layers for a micro-batch of `rows` rows: times and bytes of a micro-batch are in
-// proportion, parameters and buffers stay.
-//
-// Requirements: the profile has rows.
+// proportion, parameters and buffers stay. Throws std::invalid_argument for a profile without rows,
+// and for less than 0 rows.
 Profile in_proportion(const Profile& profile, int64_t rows);
 
 // The same between two profiles of the same layers, linear in the rows. What `high` has no measured
-// halves for has none.
-//
-// Requirements: low.batch_rows < high.batch_rows.
+// halves for has none. Throws std::invalid_argument for profiles of other layers, unless low has
+// fewer rows than high, and for less than 0 rows.
 Profile between(const Profile& low, const Profile& high, int64_t rows);
 
 }  // namespace gpipe::balance

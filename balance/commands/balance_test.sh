@@ -52,7 +52,10 @@ sed 's/"toy"/"unet:1,2@64"/' "$work/six.json" >"$work/small.json"
 expect_mistake "is a profile of unet:1,2@64" --profile="$work/small.json" --partitions=2 --model=unet:1,2
 expect_mistake "is a profile of unet:1,2@64" --profile="$work/small.json" --partitions=2 \
   --model=unet:1,2 --image_size=32
-"$program" "${six[@]}" --partitions=2 --bandwidth_gbps=1e-300 >"$work/slow.log" 2>&1 ||
+"$program" "${six[@]}" --partitions=2 --bandwidth_gbps=1e-300 >"$work/slow.log" 2>&1 &&
+  fail "a link of 1e-300 Gbit/s is accepted"
+grep -q "too long to be added up" "$work/slow.log" || fail "the slowest link: $(cat "$work/slow.log")"
+"$program" "${six[@]}" --partitions=2 --bandwidth_gbps=1e-200 >"$work/slow.log" 2>&1 ||
   fail "a very slow link: $(cat "$work/slow.log")"
 [ "$(wc -L <"$work/slow.log")" -le 100 ] || fail "a line of $(wc -L <"$work/slow.log") columns"
 expect_mistake "give cpu, cuda" --model=unet:1,2 --partitions=2 --device=gpu
