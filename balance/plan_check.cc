@@ -487,7 +487,6 @@ class Claims {
       problem("schedule",
               "the memory plan's trace has other actions on device " + std::to_string(d));
     }
-    (void)peaks(trace);  // throws for numbers of what the trace does not have
     proof_.reserved = peak_reserved(trace);
     for (size_t d = 0; d < devices; ++d) {
       // The allocator gives back what it has cached before it runs out.
@@ -570,7 +569,14 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   const auto devices = static_cast<int64_t>(plan.devices.size());
   proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
   for (size_t d = 0; d < plan.devices.size(); ++d) proof.live.push_back(check.live(d));
-  if (trace != nullptr) proof.traced_live = live_of_trace(*trace, plan.devices.size());
+  if (trace != nullptr) {
+    try {
+      (void)peaks(*trace);  // for numbers of what the trace does not have, and sums that overflow
+    } catch (const std::overflow_error& error) {
+      throw std::invalid_argument(std::string("check_plan: ") + error.what());
+    }
+    proof.traced_live = live_of_trace(*trace, plan.devices.size());
+  }
   Claims claims(plan, profile, sizes, machine, proof);
   claims.check_names();
   claims.check_cut();

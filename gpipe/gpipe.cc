@@ -452,7 +452,9 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     seed = begin.seed;
     if (needs_record) pipeline_->ties().check_trained(begin.trained_ties);
     if (pipeline_->replicas_may_differ()) {
-      agree_on_values(what);
+      internal::agree_on_values(world_,
+                                call_name(what) + ", after a ZeroOptimizer::step that failed",
+                                named_parameters());
       pipeline_->set_replicas_may_differ(false);
     }
     pipeline_->ties().share(begin.changed_ties);

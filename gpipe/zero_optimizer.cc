@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gpipe/internal/call/together.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
@@ -75,6 +76,11 @@ void ZeroOptimizer::step() {
   internal::in_call(processes, [&] {
     // Whoever is in another call is named, and nothing is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
+    if (pipe_->pipeline_->replicas_may_differ()) {
+      internal::agree_on_values(world,
+                                pipe_->call_name("ZeroOptimizer::step") + ", after one that failed",
+                                pipe_->named_parameters());
+    }
     std::vector<int64_t> owners;
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
     // If one of them throws, others have updated their shares.

@@ -358,8 +358,6 @@ TEST(WorldCalls, AnOptimizerThatThrowsFailsOnAll) {
   }
 }
 
-// Whatever happens to one rank at one of its first calls: all agree on what came of it, and the
-// next pipeline can be made, of the same number.
 // The last layer's weight is the first one's.
 struct TiedHead : nn::Module, TiedLayer {
   explicit TiedHead(torch::Tensor weight) : weight(std::move(weight)) {}
@@ -412,6 +410,8 @@ TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
   ranks.expect_ends();
 }
 
+// Whatever happens to one rank at one of its first calls: all agree on what came of it, and the
+// next pipeline can be made, of the same number.
 TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
   enum class What { kThrows, kIsLate };
   for (const What what : {What::kThrows, What::kIsLate}) {

@@ -620,6 +620,8 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
     torch::manual_seed(1);
     GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 3)),
                GPipeOptions({2}).chunks(2).cpu_threads_per_stage(1).world(world));
+    // Buffers are each replica's own.
+    (*pipe)[0]->register_buffer("own", torch::full({1}, static_cast<double>(world.replica())));
     bool throws = world.replica() == 0;
     ZeroOptimizer optimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
       return std::make_unique<Throwing>(std::move(parameters), throws);
@@ -633,6 +635,11 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
     };
     std::string all;
     for (int k = 0; k < 3; ++k) all += step() + "; ";
+    all += outcome([&] {
+             optimizer.step();  // again: shares would be updated another number of times
+             return "went well";
+           }) +
+           "; ";
     {
       const torch::NoGradGuard no_grad;  // as load_checkpoint
       for (torch::Tensor& parameter : pipe->parameters()) parameter.fill_(0.5);

@@ -47,6 +47,11 @@ bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+bool has_few_bytes(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided &&
+         tensor.numel() * static_cast<int64_t>(tensor.element_size()) <= LayerBuffers::kSmallBytes;
+}
+
 // How many own the tensor, or its memory: graphs that have saved it or a view of it, beside others.
 size_t owners_of(const at::Tensor& tensor) {
   return tensor.use_count() + (tensor.has_storage() ? tensor.storage().use_count() : 0);
@@ -139,8 +144,7 @@ std::string LayerBuffers::name_of(const Entry& entry, const std::vector<Layer>& 
 }
 
 bool LayerBuffers::is_small(const at::Tensor& buffer) {
-  return is_plain_on_cpu(buffer) &&
-         buffer.numel() * static_cast<int64_t>(buffer.element_size()) <= kSmallBytes;
+  return is_plain_on_cpu(buffer) && has_few_bytes(buffer);
 }
 
 bool LayerBuffers::is_as_left(const BufferValue& value) {
@@ -160,7 +164,7 @@ bool LayerBuffers::may_use_graph(const std::vector<BufferValue>& kept) {
 
 bool LayerBuffers::is_compared(const Entry& entry) {
   if (entry.habit == Habit::kByOperators || entry.buffer.is_meta()) return false;
-  return is_small(entry.buffer) || entry.unchanged < kForgottenAfter;
+  return has_few_bytes(entry.buffer) || entry.unchanged < kForgottenAfter;
 }
 
 at::Tensor LayerBuffers::copy_now(Entry& entry) {
@@ -213,13 +217,15 @@ void LayerBuffers::note_questions(size_t position, const PhaseQuestions& questio
 
 std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vector<Layer>& layers,
                                                                   const Others& others,
-                                                                  const Later& later) {
+                                                                  const Later& later, bool trains) {
   bool is_known = true;
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
     const at::Tensor start = entry.start;
     const PhaseQuestions& asked = questions_of(entry);
-    if (others.is_updated(entry.buffer)) entry.habit = Habit::kByOperators;
+    if (entry.habit != Habit::kByOperators && others.is_updated(entry.buffer)) {
+      entry.habit = Habit::kByOperators;
+    }
     if (asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators) {
       entry.start = entry.copy = at::Tensor();
       continue;
@@ -231,21 +237,22 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
                 " was changed by a forward, and a layer of another stage has the same buffer, or "
                 "one in the same memory, so that its value would depend on timing. Give each stage "
                 "a buffer of its own, or keep these layers in one partition");
-    const bool was_changed = std::exchange(entry.was_changed, changed);
+    const bool was_changed = entry.was_changed;
     const int64_t changes = entry.changes;
+    if (changed || trains) entry.was_changed = changed;
     if (changed) {
       ++entry.changes;
       entry.unchanged = 0;
       entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
       is_known = is_known && start.defined();  // the next forward has a copy
-    } else {
+    } else if (trains) {
       ++entry.unchanged;
       if (entry.habit != Habit::kChanged && entry.habit != Habit::kRewritten) {
         entry.habit = is_marked ? Habit::kRewritten : Habit::kStill;
       }
       if (!is_compared(entry)) entry.copy = at::Tensor();
     }
-    if (entry.is_shared) continue;
+    if (entry.is_shared || !trains) continue;
     BufferValue value;
     value.is_held = owners_of(entry.buffer) > entry.owners;
     value.buffer = entry.buffer;

@@ -73,8 +73,8 @@ class LayerBuffers {
  public:
   // Small buffers on the CPU are compared by value, whatever their version counters say.
   static constexpr int64_t kSmallBytes = 4096;
-  // Of a larger one that so many forwards in turn have not changed, e.g. a cache that is full,
-  // there is no copy any more.
+  // Of a larger one, on whatever device, that so many forwards in turn have not changed, e.g. a
+  // cache that is full, there is no copy any more.
   static constexpr int64_t kForgottenAfter = 64;
 
   // What an accelerator alone knows yet, a bool tensor: whether a buffer that forwards write to,
@@ -92,7 +92,9 @@ class LayerBuffers {
     std::function<bool(const at::Tensor&)> is_shared;
   };
 
-  // Around each forward of a stage that may be checkpointed, also one that is not.
+  // Around each forward of a stage that may be checkpointed, also one that is not. `trains`: it
+  // records gradients. What other forwards leave alone, as an evaluation does, says nothing of
+  // those that train.
   void begin_forward(const std::vector<Layer>& layers, const Others& others);
   // The layer at that position has run.
   void note_questions(size_t position, const PhaseQuestions& questions);
@@ -101,7 +103,8 @@ class LayerBuffers {
   // c10::Error for a change of a buffer that another stage has, too: which of them comes first is a
   // matter of time.
   std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
-                                                      const Others& others, const Later& later);
+                                                      const Others& others, const Later& later,
+                                                      bool trains);
 
   // `kept`: what end_forward() gave. Whether the forward's graph must be kept, because it may serve
   // instead of a recompute; and whether it does, because no buffer that it has saved was written to
@@ -134,7 +137,7 @@ class LayerBuffers {
     bool is_shared;  // as in Others
     Habit habit = Habit::kUnknown;
     int64_t changes = 0;       // forwards that have changed it
-    int64_t unchanged = 0;     // forwards since
+    int64_t unchanged = 0;     // forwards since, that train
     bool was_changed = false;  // by the last forward
     at::Tensor copy;           // of its value at copy_mark; nobody writes to it; undefined: none
     BufferMark copy_mark;

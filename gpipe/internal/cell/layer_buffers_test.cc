@@ -50,10 +50,10 @@ class Stage {
 
   using Kept = std::optional<std::vector<BufferValue>>;
 
-  Kept forward(const std::function<void(at::Tensor&)>& body) {
+  Kept forward(const std::function<void(at::Tensor&)>& body, bool trains = true) {
     buffers.begin_forward(layers, others);
     run(body);
-    return buffers.end_forward(layers, others, later());
+    return buffers.end_forward(layers, others, later(), trains);
   }
   void recompute(const Kept& kept, const std::function<void(at::Tensor&)>& body) {
     PutBuffersBack put_back(buffers, layers);
@@ -221,6 +221,36 @@ TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
   EXPECT_TRUE(stage.forward(count)->front().value.defined());
 }
 
+// A layer may change a buffer in training only.
+TEST(LayerBuffersTest, WhatAnEvaluationLeavesAloneStillChangesInTraining) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    (void)stage.forward(count);
+    for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) {
+      (void)stage.forward(read, /*trains=*/false);
+    }
+    const Stage::Kept kept = stage.forward(count);
+    ASSERT_TRUE(kept) << elements;
+    EXPECT_FALSE(LayerBuffers::may_need_graph(*kept)) << elements;
+    (void)stage.forward(count, /*trains=*/false);  // it counts there, too
+    double seen = 0;
+    stage.recompute(kept, [&](at::Tensor& buffer) {
+      seen = testing::on_host(buffer)[0].item<double>();
+      count(buffer);
+    });
+    EXPECT_EQ(seen, 1) << elements;
+    EXPECT_EQ(stage.value(), 3) << elements;
+  }
+}
+
+TEST(LayerBuffersTest, AFewBytesAreCopiedAlwaysOnWhateverDevice) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) (void)stage.forward(read);
+  EXPECT_TRUE(stage.forward(count));
+}
+
 TEST(LayerBuffersTest, ARecomputeDoesNotWriteWhatIsThere) {
   for (const int64_t elements : {kSmall, kLarge}) {
     Stage stage(elements);
@@ -255,7 +285,8 @@ TEST(LayerBuffersTest, ALayerThatAsksIsLeftAloneAndHeldToIt) {
   asked.recomputing = true;
   stage.buffers.begin_forward(stage.layers, stage.others);
   stage.buffers.note_questions(0, asked);
-  const Stage::Kept kept = stage.buffers.end_forward(stage.layers, stage.others, {});
+  const Stage::Kept kept =
+      stage.buffers.end_forward(stage.layers, stage.others, {}, /*trains=*/true);
   stage.recompute(kept, read);
   EXPECT_THAT(error_of([&] { stage.recompute(kept, count); }),
               HasSubstr("a recompute has changed the buffer '0.buffer' (layer 0) once more"));

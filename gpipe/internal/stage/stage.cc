@@ -254,7 +254,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
       others.is_updated = [&](const at::Tensor& buffer) {
         return statistics_scope.has_updated(buffer);
       };
-      buffers = buffers_.end_forward(layers_, others, later_check(run));
+      buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
     }
   }
   std::vector<Packet> outputs =
