@@ -67,8 +67,7 @@ void check_not_inside() {
   TORCH_CHECK_VALUE(
       !internal::inside_pipeline(),
       "a pipeline was made or called from inside a layer of a pipeline, or its loss function; put "
-      "the "
-      "inner model's layers into the outer Sequential instead, or call it before and give its "
+      "the inner model's layers into the outer Sequential instead, or call it before and give its "
       "output as an input or a target");
 }
 

@@ -132,9 +132,9 @@ class ConnectedProcesses final : public Processes {
   const std::chrono::milliseconds call_limit_;
   std::timed_mutex call_;                  // held by a call; what follows belongs to it
   std::atomic<std::thread::id> caller_{};  // who holds it
-  // Calls that have waited for it in vain. They count as begun when the one that has it has gone
-  // well. If that fails, it may be because it waits for them: a layer has made them, and they are
-  // none of all ranks.
+  // How many calls have waited for the lock in vain. They count as begun once the call that has the
+  // lock has gone well. If that call fails, a layer of its own may have made them, in a thread that
+  // it waits for, so other ranks make no such calls, and they do not count.
   std::atomic<uint64_t> missed_calls_{0};
   std::unique_ptr<Group> group_;  // of this epoch
   const LinkKind* const kind_;
@@ -214,7 +214,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     const internal::WaitScope waits;
     is_free = lock.try_lock_for(call_limit_);
   }
-  // The same call of another rank may come through.
+  // Another rank may get its lock in time for the same call.
   if (!is_free) ++missed_calls_;
   TORCH_CHECK_VALUE(is_free,
                     "another thread of this process has been in a call of all processes for ",
