@@ -247,9 +247,7 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
       is_known = is_known && start.defined();  // the next forward has a copy
     } else if (trains) {
       ++entry.unchanged;
-      if (entry.habit != Habit::kChanged && entry.habit != Habit::kRewritten) {
-        entry.habit = is_marked ? Habit::kRewritten : Habit::kStill;
-      }
+      if (is_marked && entry.habit == Habit::kUnknown) entry.habit = Habit::kRewritten;
       if (!is_compared(entry)) entry.copy = at::Tensor();
     }
     if (entry.is_shared || !trains) continue;

@@ -125,8 +125,7 @@ class LayerBuffers {
 
  private:
   enum class Habit : uint8_t {
-    kUnknown,
-    kStill,        // no forward has written to it
+    kUnknown,      // no forward has written to it, as far as is known
     kRewritten,    // forwards write the value that it has
     kChanged,      // forwards change it
     kByOperators,  // operators do, as running statistics
