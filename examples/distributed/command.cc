@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "command/run.h"
-#include "gpipe/distributed/agreement.h"
+#include "gpipe/distributed/control/agreement.h"
 #include "gpipe/distributed/failure.h"
 #include "gpipe/distributed/wrong_usage.h"
 

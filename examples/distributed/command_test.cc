@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/master_port.h"
-#include "gpipe/distributed/rank_processes.h"
-#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/distributed/wrong_usage.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/processes/rank_processes.h"
+#include "gpipe/testing/processes/world_ranks.h"
 
 namespace distributed {
 namespace {

@@ -14,8 +14,8 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/distributed/addresses.h"
-#include "gpipe/distributed/child_process.h"
+#include "gpipe/distributed/launcher/child_process.h"
+#include "gpipe/distributed/meet/addresses.h"
 
 namespace gpipe::experiments {
 namespace {

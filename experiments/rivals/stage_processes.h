@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/distributed/master_port.h"
+#include "gpipe/distributed/sockets/master_port.h"
 
 namespace gpipe::experiments {
 

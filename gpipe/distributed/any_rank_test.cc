@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/testing/processes/world_ranks.h"
 
 namespace gpipe::distributed {
 namespace {

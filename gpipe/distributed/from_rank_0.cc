@@ -3,7 +3,7 @@
 #include <exception>
 #include <stdexcept>
 
-#include "gpipe/distributed/exception_text.h"
+#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe {

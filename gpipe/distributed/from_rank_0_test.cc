@@ -6,9 +6,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "gpipe/distributed/world_ranks.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/search.h"
+#include "gpipe/testing/processes/world_ranks.h"
 
 namespace gpipe::distributed {
 namespace {

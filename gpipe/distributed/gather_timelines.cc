@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "gpipe/distributed/bytes.h"
 #include "gpipe/distributed/clock_offset.h"
+#include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe {

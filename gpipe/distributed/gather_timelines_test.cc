@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "gpipe/distributed/clock_offset.h"
-#include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/processes/world_ranks.h"
 #include "gpipe/timeline/time_split.h"
 
 namespace gpipe::distributed {

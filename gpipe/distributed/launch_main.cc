@@ -15,8 +15,8 @@
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/run_main.h"
-#include "gpipe/distributed/child_process.h"
-#include "gpipe/distributed/launch.h"
+#include "gpipe/distributed/launcher/child_process.h"
+#include "gpipe/distributed/launcher/launch.h"
 
 ABSL_FLAG(std::optional<int64_t>, processes, std::nullopt,
           "Number of processes, 1 to 1024. Default: none, it must be given.");

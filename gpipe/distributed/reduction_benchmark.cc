@@ -27,9 +27,9 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/distributed/rank_processes.h"
-#include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/testing/processes/rank_processes.h"
+#include "gpipe/testing/processes/world_ranks.h"
 #include "gpipe/timing.h"
 
 namespace gpipe::distributed {

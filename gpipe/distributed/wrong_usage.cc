@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpipe/distributed/agreement.h"
-#include "gpipe/distributed/environment.h"
+#include "gpipe/distributed/control/agreement.h"
 #include "gpipe/distributed/error_file.h"
+#include "gpipe/distributed/meet/environment.h"
 #include "gpipe/internal/processes/processes.h"
 
 namespace gpipe::distributed {

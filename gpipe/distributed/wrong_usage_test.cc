@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <string>
 
-#include "gpipe/distributed/agreement.h"
-#include "gpipe/distributed/world_ranks.h"
+#include "gpipe/distributed/control/agreement.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/testing/processes/world_ranks.h"
 
 namespace gpipe::distributed {
 namespace {

@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/distributed/world_ranks.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/saving/saving.h"
+#include "gpipe/testing/processes/world_ranks.h"
 #include "gpipe/zero_optimizer.h"
 
 namespace gpipe {

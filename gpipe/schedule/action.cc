@@ -4,7 +4,7 @@
 #include <ostream>
 #include <stdexcept>
 
-#include "gpipe/schedule/quoted.h"
+#include "text/quoted.h"
 
 namespace gpipe {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/quoted.h"
+#include "text/quoted.h"
 
 namespace gpipe {
 namespace {

@@ -4,9 +4,9 @@
 #include <functional>
 #include <stdexcept>
 
-#include "gpipe/schedule/quoted.h"
 #include "gpipe/schedule/sequential.h"
 #include "text/closest.h"
+#include "text/quoted.h"
 
 namespace gpipe {
 namespace {

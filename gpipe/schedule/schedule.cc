@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gpipe/schedule/quoted.h"
+#include "text/quoted.h"
 
 namespace gpipe {
 namespace {

@@ -31,6 +31,22 @@ def crossing_skips(layers, border):
     return [skip for skip, place in stashed.items() if place < border <= popped[skip]]
 
 
+class ContiguousGradient(torch.autograd.Function):
+    """The identity, with a contiguous gradient.
+
+    torch 2.15 receives a gradient in the strides that it has where it is computed (a skip's is a part of the gradient
+    of a concatenation), and Gloo receives contiguous tensors only.
+    """
+
+    @staticmethod
+    def forward(context, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.contiguous()
+
+
 class Stage(torch.nn.Module):
     """Layers begin to end - 1: takes and gives what the layers do, and behind that the skips that cross."""
 
@@ -42,6 +58,7 @@ class Stage(torch.nn.Module):
         self.recompute = recompute
 
     def run(self, *inputs):
+        inputs = [ContiguousGradient.apply(value) if value.requires_grad else value for value in inputs]
         count = len(inputs) - len(self.entering)
         skips = dict(zip(self.entering, inputs[count:]))
         x = inputs[:count] if count > 1 else inputs[0]

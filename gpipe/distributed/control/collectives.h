@@ -1,0 +1,75 @@
+// Collectives: the calls in which all ranks compare or exchange values, as one rank knows them.
+//
+// Each rank counts its own, from each epoch's begin. Rank 0 hears what each rank says in which
+// call, and decides; all take its verdict. How the words travel, and what ends a wait, is
+// control.h.
+#ifndef GPIPE_DISTRIBUTED_CONTROL_COLLECTIVES_H_
+#define GPIPE_DISTRIBUTED_CONTROL_COLLECTIVES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/control/agreement.h"
+#include "gpipe/distributed/control/control_messages.h"
+
+namespace gpipe::distributed {
+
+// Not thread-safe.
+//
+// Guarantees: what belongs to an earlier epoch is ignored, and of the next one, which others may
+// have begun before, nothing is lost.
+class Collectives {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Decision {
+    uint32_t epoch = 0;
+    Verdict verdict;
+  };
+
+  explicit Collectives(int64_t size) : size_(size) {}
+
+  // This rank's own calls, one at a time. A call that a failure interrupts has no end, but that of
+  // its epoch.
+  uint64_t begin() { return ++begun_; }  // returns its number
+  uint64_t begun() const { return begun_; }
+  uint64_t ended() const { return ended_; }
+  bool is_waiting() const { return begun_ > ended_; }
+  bool has_verdict() const { return verdicts_.count({epoch_, begun_}) != 0; }
+  // Requirements: has_verdict().
+  Verdict end();
+
+  // What rank 0 has decided, on all ranks.
+  void know(uint32_t epoch, Verdict verdict);
+
+  // On rank 0: what a rank, also this one, says. Returns what that decides, for all ranks.
+  std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree words, Time now);
+  // On rank 0: decides the calls that have not, to which the first rank came at `latest` or before.
+  // `waited`: how long ago that is, for messages.
+  std::vector<Decision> give_up(Time latest, const std::string& waited);
+
+  // Forgets the calls of those before.
+  void begin_epoch(uint32_t epoch);
+
+ private:
+  using Key = std::pair<uint32_t, uint64_t>;  // an epoch, and the number of a call
+  struct Poll {                               // of one call, until all ranks have come to it
+    Agreement agreement;
+    Time begin{};
+  };
+
+  int64_t size_;
+  uint32_t epoch_ = 0;
+  uint64_t begun_ = 0;
+  uint64_t ended_ = 0;  // of these
+  std::map<Key, Poll> polls_;
+  std::map<Key, Verdict> verdicts_;  // not taken yet
+};
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_CONTROL_COLLECTIVES_H_

@@ -1,0 +1,230 @@
+#include "gpipe/distributed/control/control_messages.h"
+
+#include <algorithm>
+
+#include "gpipe/distributed/sockets/bytes.h"
+
+namespace gpipe::distributed {
+namespace {
+
+// Of a program that is not ours, or of another version of it.
+constexpr const char* kProtocol = "gpipe control 4";
+
+enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
+
+Frame frame_of(MessageType type, uint32_t epoch, ByteWriter writer) {
+  return {static_cast<uint8_t>(type), epoch, writer.take()};
+}
+
+void write(ByteWriter& writer, const Fault& fault) {
+  writer.number(static_cast<uint8_t>(fault.kind));
+  writer.number(fault.rank);
+  writer.text(fault.host);
+  writer.number(fault.stage);
+  writer.number(fault.micro_batch);
+  writer.text(fault.layer);
+  writer.text(fault.text);
+}
+
+Fault read_fault(ByteReader& reader, int64_t size) {
+  Fault fault;
+  const auto kind = reader.number<uint8_t>();
+  if (kind > static_cast<uint8_t>(FaultKind::kSilence)) {
+    throw DamagedMessage("there is no fault of kind " + std::to_string(kind));
+  }
+  fault.kind = static_cast<FaultKind>(kind);
+  fault.rank = reader.number<int64_t>();
+  if (fault.rank < 0 || fault.rank >= size) {
+    throw DamagedMessage("there is no rank " + std::to_string(fault.rank));
+  }
+  fault.host = reader.text();
+  fault.stage = reader.number<int64_t>();
+  fault.micro_batch = reader.number<int64_t>();
+  fault.layer = reader.text();
+  fault.text = reader.text();
+  return fault;
+}
+
+// A function that reads all of a body.
+template <typename Read>
+auto read_all(std::string_view body, Read read) {
+  ByteReader reader(body);
+  auto result = read(reader);
+  reader.end();
+  return result;
+}
+
+}  // namespace
+
+Frame to_frame(const Hello& hello, uint32_t epoch) {
+  ByteWriter writer;
+  writer.text(kProtocol);
+  writer.text(hello.token);
+  writer.number(hello.rank);
+  writer.number(hello.size);
+  writer.text(hello.host);
+  return frame_of(MessageType::kHello, epoch, std::move(writer));
+}
+
+Frame to_frame(const Welcome& welcome, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(welcome.rank);
+  writer.text(welcome.host);
+  return frame_of(MessageType::kWelcome, epoch, std::move(writer));
+}
+
+Frame to_frame(const FaultMessage& message, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(static_cast<int64_t>(message.age.count()));
+  write(writer, message.fault);
+  return frame_of(MessageType::kFault, epoch, std::move(writer));
+}
+
+Frame to_frame(const std::vector<Fault>& record, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(static_cast<uint32_t>(record.size()));
+  for (const Fault& fault : record) write(writer, fault);
+  return frame_of(MessageType::kRecord, epoch, std::move(writer));
+}
+
+Frame to_frame(const Agree& agree, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(agree.number);
+  writer.text(agree.name);
+  writer.text(agree.value);
+  writer.number(agree.call);
+  writer.number(static_cast<uint8_t>((agree.is_collected ? kCollected : 0) |
+                                     (agree.is_patient ? kPatient : 0)));
+  return frame_of(MessageType::kAgree, epoch, std::move(writer));
+}
+
+Frame to_frame(const Verdict& verdict, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(verdict.number);
+  writer.text(verdict.text);
+  writer.number(static_cast<uint64_t>(verdict.values.size()));
+  for (const std::string& value : verdict.values) writer.text(value);
+  writer.number(verdict.given_up);
+  return frame_of(MessageType::kVerdict, epoch, std::move(writer));
+}
+
+Frame to_frame(const Bye& bye, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(bye.calls);
+  writer.number(bye.agrees);
+  return frame_of(MessageType::kBye, epoch, std::move(writer));
+}
+
+Frame to_frame(const GivenUp& given_up, uint32_t epoch) {
+  ByteWriter writer;
+  writer.number(given_up.call);
+  writer.text(given_up.text);
+  return frame_of(MessageType::kGivenUp, epoch, std::move(writer));
+}
+
+Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
+
+std::size_t longest_collected(const std::string& name, int64_t size) {
+  // What a message may hold beyond this is for the rest of a Verdict, or of an Agree.
+  constexpr std::size_t kAll = 1 << 20;
+  const std::size_t each = (kAll - std::min(kAll, name.size())) / static_cast<std::size_t>(size);
+  return each - std::min(each, sizeof(uint64_t));  // before each stands its size
+}
+
+Hello to_hello(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    if (reader.text() != kProtocol) throw DamagedMessage("the other end speaks another protocol");
+    Hello hello;
+    hello.token = reader.text();
+    hello.rank = reader.number<int64_t>();
+    hello.size = reader.number<int64_t>();
+    hello.host = reader.text();
+    return hello;
+  });
+}
+
+Welcome to_welcome(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    Welcome welcome;
+    welcome.rank = reader.number<int64_t>();
+    welcome.host = reader.text();
+    return welcome;
+  });
+}
+
+FaultMessage to_fault(std::string_view body, int64_t size) {
+  return read_all(body, [&](ByteReader& reader) {
+    FaultMessage message;
+    message.age = std::chrono::microseconds(reader.number<int64_t>());
+    // Half an hour: more is no age of a fault, and would overflow a time.
+    if (message.age.count() < 0 || message.age > std::chrono::minutes(30)) {
+      throw DamagedMessage("a fault is " + std::to_string(message.age.count()) + " us old");
+    }
+    message.fault = read_fault(reader, size);
+    return message;
+  });
+}
+
+std::vector<Fault> to_record(std::string_view body, int64_t size) {
+  return read_all(body, [&](ByteReader& reader) {
+    const auto count = reader.number<uint32_t>();
+    // Each takes more than a byte.
+    if (count == 0 || count > reader.left()) {
+      throw DamagedMessage("a record of " + std::to_string(count) + " faults in " +
+                           std::to_string(reader.left()) + " bytes");
+    }
+    std::vector<Fault> record;
+    for (uint32_t i = 0; i < count; ++i) record.push_back(read_fault(reader, size));
+    return record;
+  });
+}
+
+Agree to_agree(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    Agree agree;
+    agree.number = reader.number<uint64_t>();
+    agree.name = reader.text();
+    agree.value = reader.text();
+    agree.call = reader.number<uint64_t>();
+    const auto flags = reader.number<uint8_t>();
+    if (flags > (kCollected | kPatient)) throw DamagedMessage("no such marks of a comparison");
+    agree.is_collected = (flags & kCollected) != 0;
+    agree.is_patient = (flags & kPatient) != 0;
+    return agree;
+  });
+}
+
+Verdict to_verdict(std::string_view body, int64_t size) {
+  return read_all(body, [&](ByteReader& reader) {
+    Verdict verdict;
+    verdict.number = reader.number<uint64_t>();
+    verdict.text = reader.text();
+    const auto count = reader.number<uint64_t>();
+    if (count != 0 && (count != static_cast<uint64_t>(size) || !verdict.text.empty())) {
+      throw DamagedMessage(std::to_string(count) + " values of " + std::to_string(size) + " ranks");
+    }
+    for (uint64_t i = 0; i < count; ++i) verdict.values.push_back(reader.text());
+    verdict.given_up = reader.number<uint64_t>();
+    return verdict;
+  });
+}
+
+Bye to_bye(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    Bye bye;
+    bye.calls = reader.number<uint64_t>();
+    bye.agrees = reader.number<uint64_t>();
+    return bye;
+  });
+}
+
+GivenUp to_given_up(std::string_view body) {
+  return read_all(body, [](ByteReader& reader) {
+    GivenUp given_up;
+    given_up.call = reader.number<uint64_t>();
+    given_up.text = reader.text();
+    return given_up;
+  });
+}
+
+}  // namespace gpipe::distributed

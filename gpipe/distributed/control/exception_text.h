@@ -1,0 +1,14 @@
+// The text of an exception, for other processes.
+#ifndef GPIPE_DISTRIBUTED_CONTROL_EXCEPTION_TEXT_H_
+#define GPIPE_DISTRIBUTED_CONTROL_EXCEPTION_TEXT_H_
+
+#include <string>
+
+namespace gpipe::distributed {
+
+// Of the exception that is being handled: its message, without the backtrace that LibTorch's have.
+std::string text_of_current_exception();
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_CONTROL_EXCEPTION_TEXT_H_

@@ -1,0 +1,47 @@
+// Watchers: what is to be cancelled when something fails.
+#ifndef GPIPE_DISTRIBUTED_CONTROL_WATCHERS_H_
+#define GPIPE_DISTRIBUTED_CONTROL_WATCHERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+
+namespace gpipe::distributed {
+
+// Thread-safe. A function that is added must not block, nor use this object.
+//
+// Guarantees: each is called once at most. When cancel() or add() returns, those that it had to
+// call have been called; when remove() returns, it is not running and is not called any more.
+class Watchers {
+ private:
+  struct Watcher {
+    std::function<void()> cancel;
+    bool is_called = false;
+  };
+
+ public:
+  using Place = std::list<Watcher>::iterator;
+
+  // If this epoch has been cancelled, it is called at once.
+  Place add(std::function<void()> cancel);
+  void remove(Place place);
+
+  // Something of `epoch` has failed. Who says so late, when the next one has begun, cancels nothing
+  // of it.
+  void cancel(uint32_t epoch);
+  // Those that are there stay.
+  void begin_epoch(uint32_t epoch);
+
+ private:
+  static void call(Watcher& watcher);
+
+  std::mutex mutex_;
+  std::list<Watcher> watchers_;
+  uint32_t epoch_ = 0;
+  bool is_cancelled_ = false;  // this epoch
+};
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_CONTROL_WATCHERS_H_

@@ -1,0 +1,609 @@
+#include "gpipe/distributed/launcher/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "gpipe/distributed/launcher/child_process.h"
+#include "gpipe/distributed/launcher/core_shares.h"
+#include "gpipe/distributed/launcher/guardian.h"
+#include "gpipe/distributed/launcher/rank_lines.h"
+#include "gpipe/distributed/meet/addresses.h"
+#include "gpipe/distributed/sockets/master_port.h"
+#include "machine/cores.h"
+
+namespace gpipe::distributed {
+namespace {
+
+// By which programs say that they were called wrongly (bash, Python's argparse, command/).
+constexpr int kUsageExitCode = 2;
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+std::string seconds(milliseconds time) {
+  std::string text = std::to_string(time.count() / 1000);
+  if (time.count() % 1000 != 0) {
+    std::string digits = std::to_string(1000 + time.count() % 1000).substr(1);
+    text += "." + digits.substr(0, digits.find_last_not_of('0') + 1);
+  }
+  return text + " s";
+}
+
+// "ranks 0, 2-5".
+std::string name_ranks(const std::vector<int64_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (end > i) text += (end == i + 1 ? ", " : "-") + std::to_string(ranks[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+// What this process changes of itself while it launches.
+class OwnState {
+ public:
+  OwnState() {
+    // The ends of pipes must not be standard streams, should those be closed.
+    int fd = -1;
+    do {
+      fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    } while (fd >= 0 && fd <= STDERR_FILENO && fcntl(fd, F_SETFD, 0) == 0);
+    if (fd >= 0) close(fd);
+
+    struct sigaction action = {};
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, &parent_.pipe_signal);
+    // Whoever ignores SIGCHLD is not told how children end, and hands that on to what it starts.
+    action.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &action, &parent_.child_signal);
+
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP}) {
+      // What nohup, or a shell for its background jobs, ignores stays ignored.
+      sigaction(signal, nullptr, &action);
+      if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+    }
+    sigprocmask(SIG_BLOCK, &signals, &parent_.signal_mask);
+    signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+
+    // Two pipes and two files for each process.
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    parent_.open_files = files.rlim_cur;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+
+    // Children's children come to this process when their parent ends, and are not left as zombies
+    // where the system's first process does not care (containers).
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~OwnState() { close(signals_); }
+  OwnState(const OwnState&) = delete;
+  OwnState& operator=(const OwnState&) = delete;
+
+  // Where signals are read: signalfd(2).
+  int signals() const { return signals_; }
+  const ParentState& parent() const { return parent_; }
+
+ private:
+  ParentState parent_ = {};
+  int signals_ = -1;
+};
+
+// One output of one process.
+struct Stream {
+  Stream(int64_t rank, int from, OutputQueue* to, int log)
+      : from(from), to(to), log(log), lines(rank) {}
+  ~Stream() {
+    if (from >= 0) close(from);
+    if (log >= 0) close(log);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int from;  // -1 after its end
+  OutputQueue* to;
+  int log;  // -1 without
+  bool has_written = false;
+  RankLines lines;
+};
+
+struct Rank {
+  Rank(int64_t number, const ChildProcess& process, OutputQueue* to_output, int output_log,
+       OutputQueue* to_error, int error_log)
+      : number(number),
+        pid(process.pid),
+        output(number, process.output, to_output, output_log),
+        error(number, process.error, to_error, error_log) {}
+
+  int64_t number;
+  pid_t pid;
+  Stream output;
+  Stream error;
+  std::optional<int> status;  // once it has ended
+  bool has_group = true;      // whether its process group may have members
+};
+
+class Run {
+ public:
+  explicit Run(const LaunchOptions& options) : options_(options) {}
+
+  int run() {
+    try {
+      start();
+    } catch (...) {
+      signal_all(SIGKILL);
+      for (const Rank& rank : ranks_) waitpid(rank.pid, nullptr, 0);
+      throw;
+    }
+    while (has_ranks() || clean_up()) wait_and_serve();
+    drain();
+    report();
+    finish_outputs();
+    const bool lost = tell_of_lost_output();
+    return first_failure_ == nullptr ? (lost ? 1 : 0) : exit_code_of(*first_failure_->status);
+  }
+
+ private:
+  void start() {
+    ChildOptions child;
+    const char* path = std::getenv("PATH");
+    child.program = find_program(options_.command.at(0), path == nullptr ? "/usr/bin:/bin" : path,
+                                 options_.directory);
+    child.arguments = options_.command;
+    child.directory = options_.directory;
+    child.parent = state_.parent();
+    std::vector<std::vector<int>> shares(static_cast<std::size_t>(options_.processes));
+    if (options_.bind_cores)
+      shares = share_cores(machine::usable_core_numbers(), options_.processes);
+    for (int64_t rank = 0; rank < options_.processes; ++rank) {
+      child.environment = environment_of(rank);
+      child.inherit_input = options_.input && rank == 0;
+      child.cores = shares[static_cast<std::size_t>(rank)];
+      const std::string log = options_.log_directory + "/rank_" + std::to_string(rank);
+      const int output_log = open_log(log + ".out");
+      const int error_log = open_log(log + ".err");
+      const ChildProcess process = start_child(child);
+      guardian_.watch(process.pid);
+      ranks_.emplace_back(rank, process, &to_output_, output_log, to_error_, error_log);
+    }
+  }
+
+  std::vector<std::string> environment_of(int64_t rank) const {
+    const std::string size = std::to_string(options_.processes);
+    const std::pair<std::string_view, std::string> ours[] = {
+        {"RANK", std::to_string(rank)},
+        {"WORLD_SIZE", size},
+        {"LOCAL_RANK", std::to_string(rank)},
+        {"LOCAL_WORLD_SIZE", size},
+        {"MASTER_ADDR", loopback_},
+        {"MASTER_PORT", std::to_string(port_.number())},
+        {"GPIPE_LAUNCHER", "1"}};
+    std::vector<std::string> result;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string_view text = *variable;
+      const std::string_view name = text.substr(0, text.find('='));
+      // Those of a torchrun that has started this launcher are not for its processes.
+      const bool replaced = name.rfind("TORCHELASTIC_", 0) == 0 ||
+                            std::any_of(std::begin(ours), std::end(ours),
+                                        [&](const auto& each) { return each.first == name; });
+      if (!replaced) result.emplace_back(text);
+    }
+    for (const auto& [name, value] : ours) result.push_back(std::string(name) + "=" + value);
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      result.push_back("OMP_NUM_THREADS=" + std::to_string(threads_of_each()));
+    }
+    return result;
+  }
+
+  // All of them with all cores would be in each other's way; and sums depend on the number, which
+  // is that of one process whose stages share the cores.
+  int64_t threads_of_each() const {
+    return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
+  }
+
+  int open_log(const std::string& path) const {
+    if (options_.log_directory.empty()) return -1;
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
+    return fd;
+  }
+
+  bool has_ranks() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const Rank& rank) { return !rank.status.has_value(); });
+  }
+
+  // Waits for whatever comes first: output, a signal, the end of a process, the time for the next
+  // measure.
+  void wait_and_serve() {
+    std::vector<pollfd> waits = {{state_.signals(), POLLIN, 0}};
+    std::vector<Stream*> streams;
+    for (Rank& rank : ranks_) {
+      for (Stream* stream : {&rank.output, &rank.error}) {
+        if (stream->from < 0 || stream->to->is_full()) continue;
+        waits.push_back({stream->from, POLLIN, 0});
+        streams.push_back(stream);
+      }
+    }
+    for (const OutputQueue* queue : {&to_output_, to_error_}) {
+      if (!queue->empty()) waits.push_back({queue->fd(), POLLOUT, 0});
+    }
+    poll(waits.data(), waits.size(), time_to_wait());
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      if (waits[i + 1].revents != 0) read_some(*streams[i]);
+    }
+    to_output_.write_some();
+    to_error_->write_some();
+    take_signals();
+    take_ends();
+    take_measures();
+  }
+
+  // In milliseconds; -1: for ever.
+  int time_to_wait() const {
+    std::optional<Clock::time_point> next = terminate_at_;
+    if (kill_at_ && (!next || *kill_at_ < *next)) next = kill_at_;
+    constexpr int kLook = 20;  // at groups without a leader, of whose end nobody is told
+    const int most = has_ranks() ? -1 : kLook;
+    if (!next) return most;
+    const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
+    const int wait = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
+    return most < 0 ? wait : std::min(most, wait);
+  }
+
+  // Returns false if there was nothing, now or for ever.
+  bool read_some(Stream& stream) {
+    if (stream.from < 0) return false;
+    ssize_t size = 0;
+    do {
+      size = read(stream.from, buffer_.data(), buffer_.size());
+    } while (size < 0 && errno == EINTR);
+    if (size < 0) return false;
+    const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(size));
+    if (size == 0) {
+      close(std::exchange(stream.from, -1));
+      stream.to->push(stream.lines.finish());
+    } else {
+      stream.has_written = true;
+      stream.to->push(stream.lines.add(bytes));
+      write_log(stream, bytes);
+    }
+    return size > 0;
+  }
+
+  // What is there; a child's child may go on writing.
+  void read_rest(Stream& stream) {
+    constexpr int kMostReads = 32;  // more than a pipe holds
+    for (int i = 0; i < kMostReads && read_some(stream); ++i) {
+    }
+  }
+
+  void write_log(Stream& stream, std::string_view bytes) {
+    while (stream.log >= 0 && !bytes.empty()) {
+      const ssize_t written = write(stream.log, bytes.data(), bytes.size());
+      if (written >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        say("a file in " + options_.log_directory +
+            " cannot be written to any longer: " + std::strerror(errno));
+        close(std::exchange(stream.log, -1));
+      }
+    }
+  }
+
+  void take_signals() {
+    signalfd_siginfo info;
+    while (read(state_.signals(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      if (signal == SIGTSTP) {
+        stop();
+      } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+        say(describe_signal(signal) + " is passed on to all processes");
+        passed_on_.insert(signal);
+        signal_all(signal);
+      } else if (!interrupted_) {
+        interrupted_ = true;
+        say(describe_signal(signal) +
+            " is passed on to all processes (once more: they are killed)");
+        signal_all(signal);
+      } else if (signal != SIGHUP) {  // shell and system both tell that a terminal has gone
+        say(describe_signal(signal) + " again: all processes are killed");
+        kill_all();
+      }
+    }
+  }
+
+  // Ctrl-Z and, when a shell lets this process go on, its end.
+  void stop() {
+    signal_all(SIGSTOP);
+    raise(SIGSTOP);
+    signal_all(SIGCONT);
+  }
+
+  void take_ends() {
+    std::vector<std::pair<Rank*, int>> ends;
+    int status = 0;
+    pid_t pid = 0;
+    // Any: also those who came to this process when their own parent ended.
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+      for (Rank& rank : ranks_) {
+        if (rank.pid == pid && !rank.status) ends.emplace_back(&rank, status);
+      }
+    }
+    // The system tells of all that ended since the last look in no order. A rank that a signal
+    // ended is why the others ended, and not the reverse.
+    std::stable_sort(ends.begin(), ends.end(), [this](const auto& a, const auto& b) {
+      return is_cause(a.second) && !is_cause(b.second);
+    });
+    for (const auto& [rank, its_status] : ends) take_end(*rank, its_status);
+  }
+
+  // Whether a rank that ended so cannot have ended because of another one's failure: by a signal
+  // that nobody here has sent. SIGABRT also ends a rank that does not catch what it is told of
+  // another.
+  bool is_cause(int status) const {
+    return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !ends_all();
+  }
+
+  // Whether a signal has ended it that this launcher was sent, and has passed on.
+  bool is_passed_on(int status) const {
+    return WIFSIGNALED(status) && passed_on_.count(WTERMSIG(status)) != 0;
+  }
+
+  // Whether ranks end because this launcher wants it, or was told to.
+  bool ends_all() const { return interrupted_ || terminated_ || killed_; }
+
+  void take_end(Rank& rank, int status) {
+    rank.status = status;
+    look_at_group(rank);
+    // Its last words come before what is said of it.
+    for (Stream* stream : {&rank.output, &rank.error}) {
+      read_rest(*stream);
+    }
+    const bool failed = exit_code_of(status) != 0;
+    if (!failed && first_failure_ == nullptr) {
+      ended_well_before_.push_back(rank.number);
+      return;
+    }
+    std::string text = name_ranks({rank.number}) + " (process " + std::to_string(rank.pid) + ") " +
+                       describe_end(status);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !killed_) {
+      text += "; not by this launcher: by somebody else, or by the system because memory ran out";
+    }
+    if (first_failure_ == nullptr) {
+      first_failure_ = &rank;
+      stopped_before_failure_ = interrupted_;
+      began_with_first_ = is_cause(status);
+      if (has_ranks() && !killed_) {
+        const milliseconds grace = exit_code_of(status) == kUsageExitCode
+                                       ? std::min(options_.grace, options_.usage_grace)
+                                       : options_.grace;
+        text += "; the others have " + seconds(grace) + " to end by themselves";
+        if (!kill_at_) terminate_at_ = Clock::now() + grace;
+      }
+    }
+    if (failed && !ends_all()) failed_.push_back(&rank);
+    say(text);
+  }
+
+  void look_at_group(Rank& rank) {
+    if (!rank.has_group || !rank.status || kill(-rank.pid, 0) == 0 || errno != ESRCH) return;
+    rank.has_group = false;
+    guardian_.forget(rank.pid);
+  }
+
+  void take_measures() {
+    const Clock::time_point now = Clock::now();
+    if (terminate_at_ && now >= *terminate_at_) {
+      terminate_at_.reset();
+      if (has_ranks()) {
+        say(name_ranks(running()) + " did not end by " +
+            (running().size() == 1 ? "itself" : "themselves") + ": SIGTERM");
+        terminate();
+      }
+    }
+    if (kill_at_ && now >= *kill_at_) {
+      kill_at_.reset();
+      if (has_ranks()) {
+        say(name_ranks(running()) + " did not end within " + seconds(options_.kill_after) +
+            " of SIGTERM: SIGKILL");
+      }
+      kill_all();
+    }
+  }
+
+  void terminate() {
+    terminated_ = true;
+    kill_at_ = Clock::now() + options_.kill_after;
+    signal_all(SIGTERM);
+    signal_all(SIGCONT);  // a stopped process could not act on it
+  }
+
+  void kill_all() {
+    killed_ = true;
+    terminate_at_.reset();
+    kill_at_.reset();
+    signal_all(SIGKILL);
+  }
+
+  std::vector<int64_t> running() const {
+    std::vector<int64_t> ranks;
+    for (const Rank& rank : ranks_) {
+      if (!rank.status) ranks.push_back(rank.number);
+    }
+    return ranks;
+  }
+
+  void signal_all(int signal) {
+    for (Rank& rank : ranks_) {
+      look_at_group(rank);
+      if (rank.has_group) kill(-rank.pid, signal);
+    }
+  }
+
+  // After the end of all ranks: ends what they have left behind. Returns whether there is something
+  // to wait for.
+  bool clean_up() {
+    std::vector<int64_t> left;
+    for (Rank& rank : ranks_) {
+      look_at_group(rank);
+      if (rank.has_group) left.push_back(rank.number);
+    }
+    if (left.empty()) return false;
+    const Clock::time_point now = Clock::now();
+    if (!clean_at_) {
+      clean_at_ = now + kMoment;
+      give_up_at_ = now + kMoment + options_.kill_after + kAfterKill;
+    }
+    if (now >= *clean_at_ && !terminated_ && !killed_) {
+      say(name_ranks(left) + " left processes behind: SIGTERM");
+      terminate();
+    }
+    // A killed process that waits for a broken disk ends some day.
+    return now < give_up_at_;
+  }
+
+  void drain() {
+    for (Rank& rank : ranks_) {
+      for (Stream* stream : {&rank.output, &rank.error}) {
+        read_rest(*stream);
+        stream->to->push(stream->lines.finish());
+      }
+    }
+  }
+
+  // An exit code does not tell a rank that failed from one that only reports another's failure, and
+  // which of the two ends first is chance.
+  void report() {
+    if (first_failure_ == nullptr || ranks_.size() == 1) return;
+    if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
+    const std::string number = std::to_string(first_failure_->number);
+    const std::string end = number + ", which " + describe_end(*first_failure_->status);
+    if (is_passed_on(*first_failure_->status)) {
+      return say("the first that ended was rank " + end +
+                 ": it was passed on, and ends a process that does not handle it");
+    }
+    if (began_with_first_) return say("the failure began with rank " + end);
+    const Rank* const says = who_says_why();
+    std::string why = "; no rank that failed wrote why";
+    if (says == first_failure_) {
+      why = "; its output, [" + number + "], says why, or which rank failed";
+    } else if (says != nullptr) {
+      const std::string other = std::to_string(says->number);
+      why = " and wrote nothing to stderr; the output of rank " + other + ", [" + other +
+            "], says why, or which rank failed";
+    }
+    if (ended_well_before_.empty()) return say("the first that ended was rank " + end + why);
+    std::sort(ended_well_before_.begin(), ended_well_before_.end());
+    say("the first that failed was rank " + end + why + "; before it " +
+        name_ranks(ended_well_before_) +
+        " ended with exit code 0, and a rank whose others are gone fails");
+  }
+
+  // Ranks that have found the same may leave it to one of them to say it. Null if none has written.
+  const Rank* who_says_why() const {
+    for (const auto stream : {&Rank::error, &Rank::output}) {
+      for (const Rank* rank : failed_) {
+        if ((rank->*stream).has_written) return rank;
+      }
+    }
+    return nullptr;
+  }
+
+  // Writes what is left, however slow its reader is; a signal ends that.
+  void finish_outputs() {
+    for (;;) {
+      to_output_.write_some();
+      to_error_->write_some();
+      std::vector<pollfd> waits = {{state_.signals(), POLLIN, 0}};
+      for (const OutputQueue* queue : {&to_output_, to_error_}) {
+        if (!queue->empty()) waits.push_back({queue->fd(), POLLOUT, 0});
+      }
+      if (waits.size() == 1) return;
+      poll(waits.data(), waits.size(), -1);
+      signalfd_siginfo info;
+      while (read(state_.signals(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+        const uint32_t signal = info.ssi_signo;
+        if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return;
+      }
+    }
+  }
+
+  // A reader that has gone away loses nothing that it wanted; a full disk does.
+  bool tell_of_lost_output() {
+    const int error = to_output_.error() != 0 ? to_output_.error() : to_error_->error();
+    if (error == 0) return false;
+    say(std::string("output was lost: ") + std::strerror(error));
+    finish_outputs();
+    return true;
+  }
+
+  void say(const std::string& text) { to_error_->push("launch: " + text + "\n"); }
+
+  static constexpr milliseconds kMoment{100};  // for what is just ending
+  static constexpr milliseconds kAfterKill{1000};
+
+  const LaunchOptions& options_;
+  OwnState state_;
+  Guardian guardian_;
+  MasterPort port_;
+  const std::string loopback_ = loopback_address(interfaces_of_this_machine());
+  OutputQueue to_output_{STDOUT_FILENO};
+  OutputQueue own_error_{STDERR_FILENO};
+  // One queue where both lead to one terminal: lines would break each other.
+  OutputQueue* to_error_ = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &to_output_ : &own_error_;
+  std::deque<Rank> ranks_;  // streams do not move
+  std::array<char, 1 << 16> buffer_;
+
+  Rank* first_failure_ = nullptr;           // of what has ended
+  std::vector<int64_t> ended_well_before_;  // ranks that ended before that
+  std::set<int> passed_on_;                 // signals that do not ask to end
+  std::vector<const Rank*> failed_;         // by themselves, in the order in which they ended
+  bool began_with_first_ = false;           // whether it is known to be no other's failure
+  bool interrupted_ = false;
+  bool stopped_before_failure_ = false;
+  bool terminated_ = false;  // all have got SIGTERM from this launcher
+  bool killed_ = false;      // and SIGKILL
+  std::optional<Clock::time_point> terminate_at_;
+  std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> clean_at_;  // once all ranks have ended
+  Clock::time_point give_up_at_;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options) {
+  if (options.command.empty() || options.processes < 1) {
+    throw std::invalid_argument("launch() needs a command and at least one process");
+  }
+  return std::make_unique<Run>(options)->run();
+}
+
+}  // namespace gpipe::distributed

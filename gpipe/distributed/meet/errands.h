@@ -1,0 +1,65 @@
+// Errands: calls that cannot be broken off, each on a thread of its own.
+//
+// c10d and Gloo wait for other processes, some of it as long as they like, and nobody can tell them
+// to stop. Whoever needs the result waits for it only as long as it makes sense.
+#ifndef GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
+#define GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
+
+#include <chrono>
+#include <future>
+#include <list>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace gpipe::distributed {
+
+// Requirements: a call owns what it uses, for it may go on after everything else is gone. It runs
+// nothing of the user's.
+//
+// Thread-safety: one thread at a time.
+//
+// Example:
+//   Errands errands;
+//   std::future<std::string> value = errands.begin([store] { return store->get("key"); });
+//   if (value.wait_for(limit) != std::future_status::ready) throw std::runtime_error("no answer");
+class Errands {
+ public:
+  Errands() = default;
+  // Waits for those that are about to end, and leaves the others to themselves: at the end of the
+  // process they are waiting for others, and harm nothing.
+  ~Errands();
+  Errands(const Errands&) = delete;
+  Errands& operator=(const Errands&) = delete;
+
+  // The future neither waits in its destructor nor needs this object.
+  template <typename Call>
+  std::future<std::invoke_result_t<Call&>> begin(Call call) {
+    std::packaged_task<std::invoke_result_t<Call&>()> task(std::move(call));
+    auto result = task.get_future();
+    std::promise<void> done;
+    std::future<void> is_done = done.get_future();
+    forget_done();
+    threads_.push_back({std::thread([task = std::move(task), done = std::move(done)]() mutable {
+                          task();
+                          task = {};  // what the call owns ends before anybody counts on it
+                          done.set_value();
+                        }),
+                        std::move(is_done)});
+    return result;
+  }
+
+ private:
+  struct Errand {
+    std::thread thread;
+    std::future<void> done;
+  };
+
+  void forget_done();
+
+  std::list<Errand> threads_;
+};
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_MEET_ERRANDS_H_

@@ -1,0 +1,354 @@
+// Real processes that find each other.
+#include "gpipe/distributed/meet/session.h"
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/meet/c10d.h"
+#include "gpipe/distributed/sockets/master_port.h"
+#include "gpipe/distributed/sockets/sockets.h"
+#include "gpipe/testing/processes/rank_processes.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using Milliseconds = std::chrono::milliseconds;
+using Say = RankProcesses::Say;
+using Map = std::map<std::string, std::string>;
+
+Map variables(int64_t rank, int64_t size, int port) {
+  return {{"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
+}
+
+SessionOptions quick(Milliseconds limit = std::chrono::seconds(30)) {
+  SessionOptions options;
+  options.rendezvous_limit = limit;
+  options.announce = false;
+  return options;
+}
+
+// The addresses on which this process listens, as /proc/net/tcp has them: "0100007F" is 127.0.0.1.
+std::multiset<std::string> listens_on() {
+  std::set<std::string> own;
+  for (int descriptor = 0; descriptor < 1000; ++descriptor) {
+    char target[64] = "";
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    if (readlink(link.c_str(), target, sizeof target - 1) > 0) own.insert(target);
+  }
+  std::multiset<std::string> addresses;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word(10);
+      for (std::string& w : word) words >> w;
+      if (word[3] != "0A" || own.count("socket:[" + word[9] + "]") == 0) continue;
+      addresses.insert(word[1].substr(0, word[1].find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST(Session, ProcessesFindEachOther) {
+  const MasterPort port;
+  RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
+    auto session = Session::connect(read_environment(variables(rank, 4, port.number())), quick());
+    auto group = session->connect_group("tensors");
+    session->control().agree("balance", "3,3,2");
+    if (rank == 3) session->store()->set("key", std::string("a\0b", 3));
+    session->control().agree("set", "");
+    const auto value = session->store()->get("key");
+    say(value ? std::to_string(value->size()) : "no value");
+    say(session->store()->get("no key") ? "a value" : "none");
+    session->store()->add("sum", rank);
+    session->control().agree("added", "");
+    say(std::to_string(session->store()->add("sum", 0)));
+    // A ring of messages, in both directions.
+    const int64_t next = (rank + 1) % 4;
+    const int64_t before = (rank + 3) % 4;
+    const at::Tensor sent = at::full({5}, static_cast<double>(rank), at::kByte);
+    const at::Tensor room = at::empty({9}, at::kByte);
+    for (const int32_t tag : {0, 1}) {
+      auto receive = group->receive(room, tag == 0 ? before : next, tag);
+      auto send = group->send(sent, tag == 0 ? next : before, tag);
+      if (!receive->wait() || !send->wait()) say("cancelled");
+      say(std::to_string(room[4].item<int>()));
+    }
+    // Loopback alone: rank 0's store, and the two devices of Gloo.
+    std::string addresses;
+    for (const std::string& address : listens_on()) addresses += address + " ";
+    say(addresses);
+    session->control().agree("end", "");
+  });
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(ranks.next(rank), "3");
+    EXPECT_EQ(ranks.next(rank), "none");
+    EXPECT_EQ(ranks.next(rank), "6");
+    EXPECT_EQ(ranks.next(rank), std::to_string((rank + 3) % 4));
+    EXPECT_EQ(ranks.next(rank), std::to_string((rank + 1) % 4));
+    EXPECT_EQ(ranks.next(rank), rank == 0 ? "0100007F 0100007F 0100007F " : "0100007F 0100007F ");
+    EXPECT_TRUE(ranks.ends(rank));
+  }
+}
+
+// SIGPIPE, which ends a process without a word, is what a write to nobody brings by default.
+TEST(Session, MessagesToWhoHasDiedThrow) {
+  for (const bool sends : {true, false}) {
+    const MasterPort port;
+    RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+      std::signal(SIGPIPE, SIG_DFL);
+      auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
+      auto group = session->connect_group("tensors");
+      session->control().agree("connected", "");
+      if (rank == 1) kill(getpid(), SIGKILL);
+      const at::Tensor bytes = at::zeros({9}, at::kByte);
+      std::vector<std::unique_ptr<Transfer>> transfers;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      try {
+        // Without a pause, so that some write comes before Gloo's thread knows.
+        while (std::chrono::steady_clock::now() < end) {
+          transfers.push_back(sends ? group->send(bytes, 1, 0) : group->receive(bytes, 1, 0));
+        }
+        say("went on");
+      } catch (const std::exception&) {
+        say("threw");
+      }
+      _exit(0);  // the session would wait for the other one
+    });
+    EXPECT_EQ(ranks.next(0), "threw") << (sends ? "send" : "receive");
+    EXPECT_EQ(ranks.how_it_ends(0), "");
+  }
+}
+
+TEST(Session, AnotherNumberOfThreadsIsAnErrorOnAllRanks) {
+  const MasterPort port;
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    SessionOptions options = quick();
+    options.threads_per_operator = rank == 2 ? 4 : 1;
+    try {
+      Session::connect(read_environment(variables(rank, 3, port.number())), options);
+    } catch (const Disagreement& error) {
+      say(error.what());
+    }
+  });
+  std::set<std::string> texts;
+  for (int64_t rank = 0; rank < 3; ++rank) texts.insert(ranks.next(rank));
+  EXPECT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(*texts.begin(),
+              AllOf(StartsWith("the number of threads per operator (OMP_NUM_THREADS or "
+                               "at::set_num_threads()) must be the same on all ranks: rank "),
+                    HasSubstr("rank 2 has '4'"), HasSubstr(" has '1'")));
+}
+
+TEST(Session, SaysWhoDidNotCome) {
+  const MasterPort port;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    try {
+      Session::connect(read_environment(variables(rank, 4, port.number())),
+                       quick(Milliseconds(5000)));
+    } catch (const std::runtime_error& error) {
+      say(error.what());
+    }
+    sleep(1);
+  });
+  // One of them may hear it from the other.
+  EXPECT_THAT(ranks.next(0), HasSubstr("ranks 2, 3 did not connect in time"));
+  EXPECT_THAT(ranks.next(1), HasSubstr("ranks 2, 3 did not connect in time"));
+}
+
+TEST(Session, SaysThatThereIsNoStore) {
+  const MasterPort port;
+  RankProcesses ranks(1, [&](int64_t, const Say& say) {
+    try {
+      Session::connect(read_environment(variables(1, 2, port.number())), quick(Milliseconds(500)));
+    } catch (const std::runtime_error& error) {
+      say(error.what());
+    }
+  });
+  EXPECT_THAT(
+      ranks.next(0),
+      StartsWith("rank 1 found no store at 127.0.0.1:" + std::to_string(port.number()) + ": "));
+}
+
+TEST(Session, APortThatIsTakenIsNamed) {
+  int port = 0;
+  const Socket other = listen_on("127.0.0.1", &port);
+  try {
+    Session::connect(read_environment(variables(0, 2, port)), quick());
+    FAIL() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(StartsWith("cannot listen on 127.0.0.1:" + std::to_string(port)),
+                      HasSubstr("MASTER_PORT")));
+  }
+}
+
+TEST(Session, ADeathWhileAGroupConnectsIsTold) {
+  const MasterPort port;
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    auto session = Session::connect(read_environment(variables(rank, 3, port.number())), quick());
+    if (rank == 1) {
+      session->control().agree("connecting tensors", "");  // as connect_group() begins
+      usleep(100000);
+      say(std::to_string(microseconds_now()));
+      raise(SIGKILL);
+    }
+    try {
+      session->connect_group("tensors");
+    } catch (const DistributedFailure& failure) {
+      say(std::to_string(microseconds_now()));
+      say(failure.what());
+      _exit(0);  // the destructor waits for Gloo
+    }
+  });
+  const int64_t killed = std::stoll(ranks.next(1));
+  std::set<std::string> texts;
+  for (int64_t rank : {0, 2}) {
+    EXPECT_LT(std::stoll(ranks.next(rank)) - killed, 1000000);
+    texts.insert(ranks.next(rank));
+  }
+  EXPECT_THAT(texts, SizeIs(1));
+  EXPECT_THAT(*texts.begin(), AllOf(StartsWith("rank 1 ("), HasSubstr(") is gone: ")));
+}
+
+TEST(Session, ANewSessionMayFollow) {
+  const MasterPort port;
+  RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+    for (int i = 0; i < 3; ++i) {
+      auto session = Session::connect(read_environment(variables(rank, 3, port.number())), quick());
+      auto group = session->connect_group("tensors");
+      session->control().agree("end", std::to_string(i));
+      say("well");
+    }
+  });
+  for (int i = 0; i < 3; ++i) {
+    for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.next(rank), "well");
+  }
+}
+
+// The port of rank 0's store, too: a run that is started again listens there.
+TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
+  const MasterPort port;
+  int children[2];  // they live as long as somebody may write
+  ASSERT_EQ(pipe(children), 0);
+  int begun[2];
+  ASSERT_EQ(pipe(begun), 0);
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
+    session->control().agree("begin", "");
+    if (rank == 0) {
+      const pid_t child = fork();
+      if (child == 0) {
+        close(children[1]);
+        char byte = 0;
+        if (write(begun[1], &byte, 1) != 1) _exit(1);
+        _exit(read(children[0], &byte, 1) == 0 ? 0 : 1);
+      }
+      say("forked");
+      raise(SIGKILL);
+    }
+    try {
+      session->control().throw_failure("a symptom");
+    } catch (const DistributedFailure& failure) {
+      say(failure.what());
+    }
+  });
+  EXPECT_EQ(ranks.next(0), "forked");
+  EXPECT_THAT(ranks.next(1), AllOf(StartsWith("rank 0 ("), HasSubstr(") is gone: ")));
+  EXPECT_EQ(ranks.how_it_ends(0), "by signal 9");
+  char byte = 0;
+  EXPECT_EQ(read(begun[0], &byte, 1), 1);
+  int number = port.number();
+  EXPECT_TRUE(listen_on("127.0.0.1", &number).is_open());
+  for (const int end : {children[0], children[1], begun[0], begun[1]}) close(end);
+}
+
+TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
+  // The launcher, as torchrun's agent does, keeps its store while it starts the processes again.
+  const MasterPort port;
+  RankProcesses launcher(1, [&](int64_t, const Say& say) {
+    int number = port.number();
+    Socket listener = listen_on("127.0.0.1", &number);
+    auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
+    say("serves");
+    pause();
+  });
+  EXPECT_EQ(launcher.next(0), "serves");
+  for (int restart = 0; restart < 2; ++restart) {
+    RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
+      Map of_torchrun = variables(rank, 3, port.number());
+      of_torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+      of_torchrun["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
+      auto session = Session::connect(read_environment(of_torchrun), quick());
+      session->connect_group("tensors");
+      session->control().agree("end", "");
+      say("well");
+    });
+    for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.next(rank), "well");
+  }
+}
+
+// A write to a connection that is gone would bring SIGPIPE to the thread of c10d's store.
+TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
+  const MasterPort port;
+  RankProcesses server(1, [&](int64_t, const Say& say) {
+    int number = port.number();
+    Socket listener = listen_on("127.0.0.1", &number);
+    const auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
+    say("serves");
+    raise(SIGSTOP);
+    const auto client = connect_store("127.0.0.1", number, "", std::chrono::seconds(20));
+    client->set("key", "value");
+    say(client->get("key").value_or("nothing"));
+  });
+  EXPECT_EQ(server.next(0), "serves");
+  std::this_thread::sleep_for(Milliseconds(100));
+  // c10d's greeting; then the number of keys is asked for, twice.
+  const std::string requests = std::string("\0\xce\xf7\x85\x3c", 5) + std::string(2, '\7');
+  for (int client = 0; client < 3; ++client) {
+    const Socket socket = begin_connect({"127.0.0.1", port.number()});
+    pollfd polled{socket.get(), POLLOUT, 0};
+    EXPECT_EQ(poll(&polled, 1, /*timeout=*/10000), 1);
+    EXPECT_EQ(write(socket.get(), requests.data(), requests.size()), requests.size());
+  }
+  server.send(0, SIGCONT);
+  EXPECT_EQ(server.next(0), "value");
+  EXPECT_EQ(server.how_it_ends(0), "");
+}
+
+TEST(Session, OneProcessNeedsNobody) {
+  auto session = Session::connect(read_environment(Map{}), quick());
+  EXPECT_EQ(session->size(), 1);
+  session->control().agree("balance", "3,3,2");
+  EXPECT_THROW(session->store(), std::logic_error);
+  EXPECT_THROW(session->connect_group("tensors"), std::logic_error);
+  EXPECT_THAT(listens_on(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpipe::distributed

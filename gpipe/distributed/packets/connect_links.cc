@@ -1,0 +1,108 @@
+#include "gpipe/distributed/packets/connect_links.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/runtime/exit_gate.h"
+
+namespace gpipe::distributed {
+namespace {
+
+// NCCL looks at all of a machine's devices and networks for each link.
+constexpr std::chrono::minutes kLimit{2};
+
+void write_edge(ByteWriter& bytes, const Edge& edge) {
+  for (const int64_t number : {edge.from, edge.to}) bytes.number(number);
+  bytes.number(edge.lane);
+}
+
+Edge read_edge(ByteReader& bytes) {
+  Edge edge;
+  edge.from = bytes.number<int64_t>();
+  edge.to = bytes.number<int64_t>();
+  edge.lane = bytes.number<int32_t>();
+  return edge;
+}
+
+void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
+                   const std::vector<std::string>& identities) {
+  std::map<std::string, int64_t> first;
+  for (size_t k = 0; k < ranks.size(); ++k) {
+    const auto [other, is_new] = first.emplace(identities.at(k), ranks[k]);
+    TORCH_CHECK_VALUE(is_new, "ranks ", other->second, " and ", ranks[k],
+                      " are on the same device, and GPIPE_DEVICE_LINKS=", kind.name(),
+                      " joins no two processes on one: give each process a device of its own, "
+                      "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on "
+                      "its machine)}), or unset GPIPE_DEVICE_LINKS");
+  }
+}
+
+}  // namespace
+
+DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
+  std::vector<int64_t> ranks = plan.rank_of_worker();
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string name = "links/" + std::to_string(times_[ranks]++);
+  for (const int64_t rank : ranks) name += "/" + std::to_string(rank);
+  const std::vector<std::string> identities =
+      others_.exchange(name + "/devices", kind_.identity(device), ranks);
+  check_devices(kind_, ranks, identities);
+  std::unique_ptr<DeviceLinks>& pool = pools_[{ranks, identities}];
+  if (pool == nullptr) {
+    pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
+      try {
+        fail(what);
+      } catch (const std::exception&) {  // the call that is under way throws it, too
+      }
+    });
+  }
+  std::map<Edge, std::string> ids;
+  ByteWriter own;
+  for (const Edge& edge : plan.edges()) {
+    if (edge.from != others_.rank || pool->has(edge, DeviceLink::End::kSends)) continue;
+    write_edge(own, edge);
+    own.text(kind_.new_id());
+  }
+  for (const std::string& value : others_.exchange(name + "/ids", own.bytes(), ranks)) {
+    ByteReader reader(value);
+    while (reader.left() > 0) {
+      const Edge edge = read_edge(reader);
+      ids[edge] = reader.text();
+    }
+  }
+  try {
+    const auto end = std::chrono::steady_clock::now() + kLimit;
+    // One after another, in the same order everywhere: what connects one on a device may wait for
+    // all that is on the device, and so for the first message of another.
+    for (const auto& [edge, id] : ids) {
+      if (edge.from == others_.rank) pool->begin(edge, DeviceLink::End::kSends, id);
+      if (edge.to == others_.rank) pool->begin(edge, DeviceLink::End::kReceives, id);
+      while (!pool->are_connected()) {
+        others_.check();
+        if (std::chrono::steady_clock::now() > end) {
+          throw std::runtime_error("the other ends did not come within two minutes");
+        }
+        const internal::WaitScope waits;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  } catch (const std::exception& error) {
+    pool->abort();
+    others_.check();
+    others_.fail("connecting the links between devices failed: " + std::string(error.what()));
+    throw;
+  }
+  return *pool;
+}
+
+}  // namespace gpipe::distributed

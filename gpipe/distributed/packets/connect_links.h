@@ -1,0 +1,62 @@
+// LinkPools: all links of this process, connected as programs need them.
+#ifndef GPIPE_DISTRIBUTED_PACKETS_CONNECT_LINKS_H_
+#define GPIPE_DISTRIBUTED_PACKETS_CONNECT_LINKS_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/packets/device_links.h"
+#include "gpipe/distributed/packets/message_plan.h"
+
+namespace gpipe::distributed {
+
+// Programs whose stages are on the same devices share links, for only one runs at a time.
+//
+// Thread-safety: one thread at a time.
+class LinkPools {
+ public:
+  // What it needs of the other processes.
+  struct Others {
+    int64_t rank = 0;
+    // Each of `ranks` gives a value, and gets those of all of them, in their order. Not of all
+    // processes: a replica without rows has no run.
+    std::function<std::vector<std::string>(const std::string& name, const std::string& value,
+                                           const std::vector<int64_t>& ranks)>
+        exchange;
+    // Throws if another process has failed.
+    std::function<void()> check;
+    // Throws what all of them throw; `symptom` if nothing else is known.
+    std::function<void(const std::string& symptom)> fail;
+  };
+
+  // `kind` and what `others` refers to outlive it.
+  LinkPools(const LinkKind& kind, Others others) : kind_(kind), others_(std::move(others)) {}
+
+  // All processes that have a worker call this for the same programs. `device` is that of this
+  // process. Returns when the links of all edges that begin or end here are connected. The result
+  // belongs to this object.
+  //
+  // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
+  // a link cannot be connected.
+  DeviceLinks& connect(const MessagePlan& plan, c10::Device device);
+
+ private:
+  const LinkKind& kind_;
+  const Others others_;
+  // By processes and their devices: at both ends of an edge the pool has been asked for the same
+  // edges before, so both know whether there is a link.
+  using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
+  std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
+  std::map<std::vector<int64_t>, int64_t> times_;  // that they were asked for
+};
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_PACKETS_CONNECT_LINKS_H_

@@ -1,0 +1,234 @@
+#include "gpipe/distributed/packets/device_links.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/internal/tensors/transfer.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+// How often links are asked whether they broke. The end of a process comes by other ways, at once.
+constexpr std::chrono::milliseconds kPause{100};
+// How long the end waits for what is on streams.
+constexpr std::chrono::seconds kEndLimit{2};
+
+std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
+  std::vector<at::Tensor> result;
+  std::copy_if(messages.begin(), messages.end(), std::back_inserter(result),
+               [](const at::Tensor& message) { return message.numel() > 0; });
+  return result;
+}
+
+// The streams of all links of this process.
+struct StreamsOfLinks {
+  std::mutex mutex;
+  std::vector<c10::Stream> taken;
+};
+StreamsOfLinks& streams_of_links() {
+  static auto* const streams = new StreamsOfLinks;  // never destroyed, as links may not be
+  return *streams;
+}
+
+// One that nothing else is put on: a message that waits for the other end would hold it up, and it
+// may be what the other end waits for.
+c10::Stream take_stream(c10::Device device) {
+  StreamsOfLinks& streams = streams_of_links();
+  const std::lock_guard<std::mutex> lock(streams.mutex);
+  // None that carries copies, or recordings, as long as there is another.
+  const c10::Stream stream = internal::take_stream_for_recordings(device);
+  if (std::find(streams.taken.begin(), streams.taken.end(), stream) != streams.taken.end()) {
+    internal::give_back_stream_for_recordings(stream);
+    throw std::runtime_error("a device has not enough streams for " +
+                             std::to_string(streams.taken.size() + 1) + " links");
+  }
+  streams.taken.push_back(stream);
+  return stream;
+}
+
+void give_back_stream(const c10::Stream& stream) {
+  StreamsOfLinks& streams = streams_of_links();
+  const std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.taken.erase(std::find(streams.taken.begin(), streams.taken.end(), stream));
+  internal::give_back_stream_for_recordings(stream);
+}
+
+std::string to_text(const Edge& edge) {
+  return "the link from rank " + std::to_string(edge.from) + " to rank " + std::to_string(edge.to);
+}
+
+}  // namespace
+
+DeviceLinks::DeviceLinks(const LinkKind& kind, c10::Device device,
+                         std::function<void(const std::string&)> on_error)
+    : kind_(kind), device_(device), on_error_(std::move(on_error)), watcher_([this] { watch(); }) {}
+
+DeviceLinks::~DeviceLinks() {
+  wait_for_streams();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_last_ = true;
+    changed_.notify_all();
+  }
+  watcher_.join();
+  for (auto& [key, line] : lines_) {
+    line.link.reset();
+    give_back_stream(line.stream);
+  }
+}
+
+size_t DeviceLinks::size() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lines_.size();
+}
+
+bool DeviceLinks::has(const Edge& edge, DeviceLink::End end) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lines_.count({edge, end}) != 0;
+}
+
+void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string& id) {
+  const c10::Stream stream = take_stream(device_);
+  try {
+    auto link = kind_.connect(id, end, device_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_aborted_) {
+      link->abort();
+      throw std::runtime_error("it was given up");
+    }
+    lines_.emplace(std::piecewise_construct, std::forward_as_tuple(edge, end),
+                   std::forward_as_tuple(std::move(link), stream));
+  } catch (const std::exception& error) {
+    give_back_stream(stream);
+    throw std::runtime_error(to_text(edge) + ": " + error.what());
+  }
+}
+
+bool DeviceLinks::are_connected() {
+  bool all = true;
+  // The watcher, too, only reads.
+  for (auto& [key, line] : lines_) {
+    try {
+      all = line.link->is_connected() && all;
+    } catch (const std::exception& error) {
+      throw std::runtime_error(to_text(key.first) + ": " + error.what());
+    }
+  }
+  return all;
+}
+
+void DeviceLinks::send(const Edge& edge, const std::vector<at::Tensor>& messages) {
+  const Line& to = line(edge, DeviceLink::End::kSends);
+  internal::follow(to.stream, internal::current_stream(device_));
+  put(to, DeviceLink::End::kSends, messages);
+}
+
+c10::Stream DeviceLinks::receiving_stream(const Edge& edge) const {
+  return line(edge, DeviceLink::End::kReceives).stream;
+}
+
+void DeviceLinks::receive(const Edge& edge, const std::vector<at::Tensor>& messages) {
+  put(line(edge, DeviceLink::End::kReceives), DeviceLink::End::kReceives, messages);
+}
+
+void DeviceLinks::let_follow(const c10::Stream& stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [key, line] : lines_) internal::follow(stream, line.stream);
+}
+
+void DeviceLinks::abort() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_aborted_ = true;
+  changed_.notify_all();
+}
+
+const DeviceLinks::Line& DeviceLinks::line(const Edge& edge, DeviceLink::End end) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = lines_.find({edge, end});
+  if (found == lines_.end()) throw std::logic_error(to_text(edge) + " was not connected");
+  return found->second;
+}
+
+void DeviceLinks::put(const Line& line, DeviceLink::End end,
+                      const std::vector<at::Tensor>& messages) {
+  const std::vector<at::Tensor> moving = not_empty(messages);
+  if (moving.empty()) return;
+  for (const at::Tensor& message : moving) internal::use_on(message, line.stream);
+  try {
+    if (end == DeviceLink::End::kSends) {
+      line.link->send(moving, line.stream);
+    } else {
+      line.link->receive(moving, line.stream);
+    }
+  } catch (const std::exception&) {
+    // Who aborted knows why.
+    if (!is_aborted()) throw;
+  }
+}
+
+bool DeviceLinks::is_aborted() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_aborted_;
+}
+
+void DeviceLinks::watch() {
+  bool has_told = false;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!is_last_ && !is_aborted_) {
+    changed_.wait_for(lock, kPause);
+    if (is_last_ || is_aborted_ || has_told) continue;
+    lock.unlock();
+    try {
+      check_links();
+    } catch (const std::exception& error) {
+      has_told = true;
+      if (!is_aborted()) on_error_(error.what());
+    }
+    lock.lock();
+  }
+  if (!is_aborted_) return;
+  lock.unlock();
+  // From here on begin() adds none.
+  for (auto& [key, line] : lines_) line.link->abort();
+}
+
+void DeviceLinks::check_links() {
+  std::vector<std::pair<Edge, DeviceLink*>> links;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [key, line] : lines_) links.emplace_back(key.first, line.link.get());
+  }
+  for (const auto& [edge, link] : links) {
+    try {
+      link->check();
+    } catch (const std::exception& error) {
+      throw std::runtime_error(to_text(edge) + " broke: " + error.what());
+    }
+  }
+}
+
+void DeviceLinks::wait_for_streams() noexcept {
+  const auto limit = std::chrono::steady_clock::now() + kEndLimit;
+  try {
+    for (const auto& [key, line] : lines_) {
+      const VirtualGuardImpl impl(device_.type());
+      while (!is_aborted() && !impl.queryStream(line.stream)) {
+        if (std::chrono::steady_clock::now() > limit) return abort();
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    }
+  } catch (const std::exception&) {  // the device is broken
+    abort();
+  }
+}
+
+}  // namespace gpipe::distributed

@@ -1,0 +1,344 @@
+// DeviceLinks, and packets over them, between devices of the fake accelerator, whose race detector
+// sees each access; both ends are in this process.
+#include "gpipe/distributed/packets/device_links.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/packets/connect_links.h"
+#include "gpipe/distributed/packets/message_plan.h"
+#include "gpipe/distributed/packets/remote_transport.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/testing/bitwise.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/processes/memory_group.h"
+#include "gpipe/testing/processes/socket_link.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::Item;
+using internal::Packet;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using testing::device;
+using testing::EqualsBitwise;
+using ::testing::HasSubstr;
+using testing::on_host;
+
+constexpr Edge kEdge{0, 1};
+
+void until(const std::function<bool()>& is_so) {
+  while (!is_so()) std::this_thread::sleep_for(milliseconds(1));
+}
+
+at::Tensor bytes_on(c10::Device device, int64_t count, int64_t value) {
+  return at::full({count}, value, at::TensorOptions(device).dtype(at::kByte));
+}
+
+// Rank 0 is on device(0), rank 1 on device(1).
+class DeviceLinksTest : public ::testing::Test {
+ protected:
+  DeviceLinksTest() {
+    const std::string id = socket_links().new_id();
+    sender_->begin(kEdge, DeviceLink::End::kSends, id);
+    receiver_->begin(kEdge, DeviceLink::End::kReceives, id);
+    until([&] {
+      const bool one = sender_->are_connected();  // each has to be asked, again and again
+      return receiver_->are_connected() && one;
+    });
+  }
+
+  at::Tensor receive(int64_t count) {
+    const c10::Stream stream = receiver_->receiving_stream(kEdge);
+    const internal::StreamScope scope(stream);
+    at::Tensor room = at::empty({count}, at::TensorOptions(device(1)).dtype(at::kByte));
+    receiver_->receive(kEdge, {room});
+    return room;
+  }
+
+  std::atomic<int> errors_{0};
+  std::unique_ptr<DeviceLinks> sender_ = std::make_unique<DeviceLinks>(
+      socket_links(), device(0), [&](const std::string&) { ++errors_; });
+  std::unique_ptr<DeviceLinks> receiver_ = std::make_unique<DeviceLinks>(
+      socket_links(), device(1), [&](const std::string&) { ++errors_; });
+};
+
+TEST_F(DeviceLinksTest, NoThreadWaits) {
+  auto busy = testing::hold_stream(device(0));
+  at::Tensor sent = bytes_on(device(0), 1000, 3);  // when the stream is free
+  sender_->send(kEdge, {sent});
+  sent.reset();
+  // Its memory is somebody else's at once if nobody keeps it.
+  at::Tensor other = bytes_on(device(0), 1000, 9);
+  const at::Tensor room = receive(1000);
+  receiver_->let_follow(internal::current_stream(device(1)));
+  internal::use_on(room, internal::current_stream(device(1)));
+  const at::Tensor doubled = room.mul(2);
+  busy.reset();
+  EXPECT_THAT(on_host(doubled), EqualsBitwise(at::full({1000}, 6, at::kByte)));
+}
+
+TEST_F(DeviceLinksTest, InOrderAndTogether) {
+  sender_->send(kEdge, {bytes_on(device(0), 5, 1), bytes_on(device(0), 0, 0)});
+  sender_->send(kEdge, {bytes_on(device(0), 0, 0)});  // none at either end
+  sender_->send(kEdge, {bytes_on(device(0), 7, 2)});
+  const at::Tensor first = receive(5);
+  const at::Tensor none = receive(0);
+  const at::Tensor second = receive(7);
+  receiver_->let_follow(internal::current_stream(device(1)));
+  EXPECT_THAT(on_host(first), EqualsBitwise(at::full({5}, 1, at::kByte)));
+  EXPECT_THAT(on_host(second), EqualsBitwise(at::full({7}, 2, at::kByte)));
+}
+
+// What was sent may be changed by whoever comes after.
+TEST_F(DeviceLinksTest, LetsFollowWhatWasSent) {
+  const at::Tensor sent = bytes_on(device(0), 100, 5);
+  sender_->send(kEdge, {sent});
+  sender_->let_follow(internal::current_stream(device(0)));
+  sent.zero_();
+  const at::Tensor room = receive(100);
+  receiver_->let_follow(internal::current_stream(device(1)));
+  EXPECT_THAT(on_host(room), EqualsBitwise(at::full({100}, 5, at::kByte)));
+}
+
+// A receive whose other end never comes holds up whatever waits for it, until it is aborted.
+TEST_F(DeviceLinksTest, AbortEndsWhatWaits) {
+  const at::Tensor room = receive(100);
+  receiver_->let_follow(internal::current_stream(device(1)));
+  const auto begin = std::chrono::steady_clock::now();
+  receiver_->abort();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(50)) << "it waited";
+  (void)on_host(bytes_on(device(1), 1, 0));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(900));
+  sender_->abort();
+  sender_->send(kEdge, {bytes_on(device(0), 1, 0)});
+  EXPECT_EQ(receive(1).numel(), 1);
+  EXPECT_EQ(errors_, 0) << "who aborts knows why";
+}
+
+TEST_F(DeviceLinksTest, TellsOnceThatALinkBroke) {
+  sender_->send(kEdge, {bytes_on(device(0), 10, 0)});
+  (void)receive(11);
+  until([&] { return errors_ >= 2; });
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_EQ(errors_, 2);
+  EXPECT_THROW(sender_->send(kEdge, {bytes_on(device(0), 1, 0)}), std::runtime_error);
+}
+
+TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
+  EXPECT_FALSE(sender_->has(Edge{1, 0}, DeviceLink::End::kReceives));
+  EXPECT_TRUE(sender_->has(kEdge, DeviceLink::End::kSends));
+  EXPECT_THROW(sender_->send(Edge{1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
+}
+
+// Two workers. The first sends a small packet and then another, the second asks for the later one
+// first.
+Program two_in_another_order() {
+  Program program;
+  program.workers.resize(2);
+  program.slots = {0, 2};
+  Step first;
+  first.action = {ActionKind::kForward, 0, 0};
+  first.sends = {{1, 0, 1}, {1, 1, 1}};
+  program.workers[0] = {first};
+  Step second;
+  second.action = {ActionKind::kForward, 1, 0};
+  second.receives = {1, 0};
+  program.workers[1] = {second};
+  return program;
+}
+
+Packet packet_of(const at::Tensor& tensor) {
+  Packet packet;
+  Item item;
+  item.tensor = tensor;
+  packet.items.push_back(item);
+  return packet;
+}
+
+// Ranks 0 and 1 with a worker each, on device(0) and device(1).
+class PacketsByLink : public DeviceLinksTest {
+ protected:
+  PacketsByLink() {
+    RemoteTransportOptions options;
+    options.links = sender_.get();
+    from_ =
+        std::make_unique<RemoteTransport>(program_, sent_plan_, *sent_group_, 0, nullptr, options);
+    options.links = receiver_.get();
+    to_ = std::make_unique<RemoteTransport>(program_, received_plan_, *received_group_, 1, nullptr,
+                                            options);
+  }
+
+  // What worker 1 gets, in the order in which it asks.
+  std::vector<at::Tensor> moved(const at::Tensor& first, const at::Tensor& second) {
+    std::vector<Packet> packets;
+    packets.push_back(packet_of(first));
+    packets.push_back(packet_of(second));
+    from_->send({{1, 0, 1}, {1, 1, 1}}, packets);
+    packets.clear();
+    std::vector<Packet> got(2);
+    EXPECT_TRUE(to_->receive(1, {1, 0}, got));
+    std::vector<at::Tensor> tensors;
+    for (Packet& packet : got) {
+      EXPECT_FALSE(packet.ready.empty());
+      internal::arrive(packet, device(1));
+      tensors.push_back(packet.items.at(0).tensor);
+    }
+    from_->finish();
+    to_->finish();
+    return tensors;
+  }
+
+  const Program program_ = two_in_another_order();
+  MessagePlan sent_plan_{program_, {0, 1}};
+  MessagePlan received_plan_{program_, {0, 1}};
+  MemoryNetwork network_;
+  std::unique_ptr<Group> sent_group_ = network_.group(0);
+  std::unique_ptr<Group> received_group_ = network_.group(1);
+  std::unique_ptr<RemoteTransport> from_;
+  std::unique_ptr<RemoteTransport> to_;
+};
+
+TEST_F(PacketsByLink, AreReceivedInTheSendersOrder) {
+  const at::TensorOptions there(device(0));
+  const std::vector<at::Tensor> got = moved(at::arange(3.0, there), at::arange(50.0, there));
+  EXPECT_EQ(got[0].device(), device(1));
+  EXPECT_THAT(on_host(got[0]), EqualsBitwise(at::arange(50.0)));
+  EXPECT_THAT(on_host(got[1]), EqualsBitwise(at::arange(3.0)));
+}
+
+// Strides, the place in a line, elements that repeat and gaps, as between processes' hosts.
+TEST_F(PacketsByLink, KeepHowTheyLieInMemory) {
+  const at::TensorOptions there(device(0));
+  const at::Tensor shifted = at::arange(101.0, there).slice(0, 1).view({10, 10}).t();
+  const at::Tensor column = at::arange(1000.0, there).view({10, 100}).select(1, 3);
+  const std::vector<at::Tensor> got = moved(shifted, column.unsqueeze(1).expand({10, 4}));
+  const auto place = [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 256;
+  };
+  EXPECT_EQ(got[1].strides(), shifted.strides());
+  EXPECT_EQ(place(got[1]), place(shifted));
+  EXPECT_THAT(on_host(got[1]), EqualsBitwise(on_host(shifted)));
+  EXPECT_EQ(got[0].strides(), at::IntArrayRef({100, 0}));
+  EXPECT_THAT(on_host(got[0].contiguous()),
+              EqualsBitwise(on_host(column).unsqueeze(1).expand({10, 4}).contiguous()));
+}
+
+TEST_F(PacketsByLink, OfOtherDevicesAreRefused) {
+  std::vector<Packet> packets;
+  packets.push_back(packet_of(at::ones({2})));
+  packets.push_back(Packet());
+  EXPECT_THROW(from_->send({{1, 0, 1}, {1, 1, 1}}, packets), c10::TypeError);
+}
+
+// What the others would be told, with `said` of the other rank.
+LinkPools::Others with_other(const std::string& said) {
+  LinkPools::Others others;
+  others.exchange = [said](const std::string&, const std::string& value,
+                           const std::vector<int64_t>&) {
+    return std::vector<std::string>{value, said};
+  };
+  others.check = [] {};
+  others.fail = [](const std::string& what) { throw std::runtime_error(what); };
+  return others;
+}
+
+TEST(LinkPools, TwoProcessesOnOneDevice) {
+  LinkPools pools(socket_links(), with_other(socket_links().identity(device(2))));
+  const Program program = two_in_another_order();
+  try {
+    pools.connect(MessagePlan(program, {0, 1}), device(2));
+    FAIL() << "it connected";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                AllOf(HasSubstr("ranks 0 and 1 are on the same device"),
+                      HasSubstr("GPIPE_DEVICE_LINKS=sockets"), HasSubstr("of its own")));
+  }
+}
+
+TEST(LinkKinds, AreKnownByName) {
+  EXPECT_EQ(&link_kind("sockets"), &socket_links());
+  EXPECT_EQ(link_kind("nccl").device_type(), c10::kCUDA);
+  try {
+    (void)link_kind("infiniband");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("'infiniband'"), HasSubstr("host"), HasSubstr(", nccl, sockets")));
+  }
+}
+
+// As NCCL's: who uses it holds its lock, for as long as what was begun is in progress.
+class LockedLink final : public DeviceLink {
+ public:
+  bool is_connected() override { return true; }
+  void send(const std::vector<at::Tensor>& /*messages*/, const c10::Stream& /*stream*/) override {
+    enqueue();
+  }
+  void receive(const std::vector<at::Tensor>& /*messages*/,
+               const c10::Stream& /*stream*/) override {
+    enqueue();
+  }
+  void check() override { const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); }
+  void abort() noexcept override {
+    is_aborted_ = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+  }
+
+  static inline std::atomic<bool> is_in_progress{false};
+
+ private:
+  void enqueue() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_in_progress = true;
+    until([&] { return is_aborted_.load(); });
+    is_in_progress = false;
+    throw std::runtime_error("it was aborted");
+  }
+
+  std::atomic<bool> is_aborted_{false};
+  std::mutex mutex_;
+};
+
+class LockedLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "locked"; }
+  c10::DeviceType device_type() const override { return device(0).type(); }
+  void check_available() const override {}
+  std::string identity(c10::Device where) const override { return where.str(); }
+  std::string new_id() const override { return "id"; }
+  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, DeviceLink::End /*end*/,
+                                      c10::Device /*device*/) const override {
+    return std::make_unique<LockedLink>();
+  }
+};
+
+TEST(DeviceLinks, AreAbortedWhileASendIsInProgress) {
+  const LockedLinks kind;
+  DeviceLinks links(kind, device(0), [](const std::string&) {});
+  links.begin(kEdge, DeviceLink::End::kSends, "id");
+  const at::Tensor bytes = bytes_on(device(0), 4, 1);
+  std::thread sender([&] { links.send(kEdge, {bytes}); });
+  until([] { return LockedLink::is_in_progress.load(); });
+  std::this_thread::sleep_for(milliseconds(250));  // the watcher asks ten times a second
+  links.abort();
+  sender.join();
+  EXPECT_FALSE(LockedLink::is_in_progress);
+}
+
+}  // namespace
+}  // namespace gpipe::distributed

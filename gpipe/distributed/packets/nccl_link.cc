@@ -1,0 +1,299 @@
+#include "gpipe/distributed/packets/nccl_link.h"
+
+#include <stdexcept>
+#include <string>
+
+#if GPIPE_TORCH_HAS_CUDA && __has_include(<nccl.h>)
+#define GPIPE_HAS_NCCL 1
+#else
+#define GPIPE_HAS_NCCL 0
+#endif
+
+#if GPIPE_HAS_NCCL
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/cuda/CUDAStream.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+#endif
+
+namespace gpipe::distributed {
+namespace {
+
+#if GPIPE_HAS_NCCL
+
+// What is used of NCCL. Looked up where LibTorch has loaded it: to link with libnccl would make
+// each program that is over processes look for it by itself.
+struct Nccl {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) init_rank_config = nullptr;
+  decltype(&ncclCommGetAsyncError) get_async_error = nullptr;
+  decltype(&ncclCommFinalize) finalize = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
+  std::string missing;  // what was not found
+
+  Nccl() {
+    // There already, if LibTorch needs it; else LibTorch has none, or one within its own file.
+    void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) library = RTLD_DEFAULT;
+    const auto find = [&](auto& function, const char* name) {
+      void* found = dlsym(library, name);
+      if (found == nullptr && missing.empty()) missing = name;
+      std::memcpy(&function, &found, sizeof found);
+    };
+    find(get_version, "ncclGetVersion");
+    find(get_error_string, "ncclGetErrorString");
+    find(get_last_error, "ncclGetLastError");
+    find(get_unique_id, "ncclGetUniqueId");
+    find(init_rank_config, "ncclCommInitRankConfig");
+    find(get_async_error, "ncclCommGetAsyncError");
+    find(finalize, "ncclCommFinalize");
+    find(destroy, "ncclCommDestroy");
+    find(abort, "ncclCommAbort");
+    find(group_start, "ncclGroupStart");
+    find(group_end, "ncclGroupEnd");
+    find(send, "ncclSend");
+    find(receive, "ncclRecv");
+    int version = 0;
+    if (missing.empty() && (get_version(&version) != ncclSuccess || version / 10000 != NCCL_MAJOR ||
+                            version < NCCL_VERSION_CODE)) {
+      missing = "version " + std::to_string(NCCL_VERSION_CODE) + " (there is " +
+                std::to_string(version) + ")";
+    }
+  }
+
+  static const Nccl& get() {
+    static const Nccl* const instance =
+        new Nccl;  // never destroyed: links may end with the process
+    return *instance;
+  }
+
+  std::string why(ncclResult_t result, ncclComm_t comm) const {
+    const char* const last = get_last_error(comm);
+    return std::string("NCCL: ") + get_error_string(result) +
+           (last == nullptr || *last == 0 ? "" : std::string(": ") + last) +
+           " (NCCL_DEBUG=INFO makes it say more)";
+  }
+};
+
+// How long a link that ends waits for the other end.
+constexpr std::chrono::seconds kEndLimit{2};
+
+class NcclLink final : public DeviceLink {
+ public:
+  NcclLink(const std::string& id, End end, c10::Device device)
+      : device_(device), rank_(end == End::kSends ? 0 : 1) {
+    ncclUniqueId unique;
+    if (id.size() != sizeof unique) throw std::runtime_error("NCCL: an id of another size");
+    std::memcpy(&unique, id.data(), sizeof unique);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // so that each call returns, and a link can be aborted in each
+    const c10::DeviceGuard guard(device_);
+    const ncclResult_t result = nccl_.init_rank_config(&comm_, 2, unique, rank_, &config);
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    const std::string why = nccl_.why(result, comm_);
+    if (comm_ != nullptr) nccl_.abort(comm_);
+    throw std::runtime_error(why);
+  }
+
+  ~NcclLink() override {
+    if (comm_ == nullptr) return;
+    // The other end may still read what this one has in memory of the link's own.
+    const auto limit = std::chrono::steady_clock::now() + kEndLimit;
+    ncclResult_t state = nccl_.finalize(comm_);
+    while (state == ncclInProgress && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (nccl_.get_async_error(comm_, &state) != ncclSuccess) break;
+    }
+    if (state == ncclSuccess) {
+      nccl_.destroy(comm_);
+    } else {
+      nccl_.abort(comm_);
+    }
+  }
+
+  bool is_connected() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const ncclResult_t state = async_state();
+    check_result(state);
+    if (state == ncclInProgress) return false;
+    if (!first_) {
+      // Both ends are there. What the first message needs besides is made when it is sent, on a
+      // thread of NCCL's that waits for the other end: so that one goes now.
+      first_.emplace(first_message());
+      return false;
+    }
+    return first_->stream.query();
+  }
+
+  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    enqueue(messages, stream);
+  }
+  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    enqueue(messages, stream);
+  }
+
+  void check() override {
+    // Who uses it finds out by himself, and an abort must not wait behind him.
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) check_result(async_state());
+  }
+
+  void abort() noexcept override {
+    is_aborted_ = true;  // ends enqueue(), which has the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ == nullptr) return;
+    try {
+      const c10::DeviceGuard guard(device_);
+      nccl_.abort(std::exchange(comm_, nullptr));
+    } catch (...) {  // the device is broken: no kernel of the link runs
+    }
+  }
+
+ private:
+  struct First {
+    at::Tensor byte;
+    c10::Stream stream;
+  };
+
+  // Waits for nothing.
+  First first_message() {
+    const c10::DeviceGuard guard(device_);
+    const c10::impl::VirtualGuardImpl impl(device_.type());
+    First first{at::Tensor(), impl.getStreamFromGlobalPool(device_)};
+    const c10::StreamGuard on(first.stream);
+    first.byte = at::zeros({1}, at::TensorOptions(device_).dtype(at::kByte));
+    put({first.byte}, first.stream);
+    return first;
+  }
+
+  void enqueue(const std::vector<at::Tensor>& messages, const c10::Stream& stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    check_not_aborted();
+    const c10::DeviceGuard guard(device_);
+    put(messages, stream);
+    // A call that is in progress is not on the stream yet. There is nothing left to connect, so
+    // none should be.
+    ncclResult_t state = async_state();
+    for (; state == ncclInProgress; state = async_state()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    check_result(state);
+  }
+
+  // The rest is called with mutex_ held.
+  void put(const std::vector<at::Tensor>& messages, const c10::Stream& on) {
+    const cudaStream_t stream = c10::cuda::CUDAStream(on).stream();
+    check_result(nccl_.group_start());
+    ncclResult_t result = ncclSuccess;
+    for (const at::Tensor& message : messages) {
+      const auto bytes = static_cast<size_t>(message.numel());
+      if (result != ncclSuccess && result != ncclInProgress) break;
+      result = rank_ == 0
+                   ? nccl_.send(message.const_data_ptr(), bytes, ncclUint8, 1, comm_, stream)
+                   : nccl_.receive(message.mutable_data_ptr(), bytes, ncclUint8, 0, comm_, stream);
+    }
+    const ncclResult_t end = nccl_.group_end();
+    check_result(result);
+    check_result(end);
+  }
+
+  ncclResult_t async_state() {
+    check_not_aborted();
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = nccl_.get_async_error(comm_, &state);
+    return asked == ncclSuccess ? state : asked;
+  }
+  void check_not_aborted() const {
+    if (is_aborted_ || comm_ == nullptr) throw std::runtime_error("NCCL: the link was aborted");
+  }
+  void check_result(ncclResult_t result) const {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    throw std::runtime_error(nccl_.why(result, comm_));
+  }
+
+  const Nccl& nccl_ = Nccl::get();
+  const c10::Device device_;
+  const int rank_;
+  std::atomic<bool> is_aborted_{false};
+  std::mutex mutex_;  // of comm_, which one thread at a time may use
+  ncclComm_t comm_ = nullptr;
+  std::optional<First> first_;
+};
+
+#endif
+
+class NcclLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "nccl"; }
+  c10::DeviceType device_type() const override { return c10::kCUDA; }
+
+#if GPIPE_HAS_NCCL
+  void check_available() const override {
+    if (Nccl::get().missing.empty()) return;
+    throw std::invalid_argument("GPIPE_DEVICE_LINKS=nccl, but LibTorch has loaded no NCCL with " +
+                                Nccl::get().missing +
+                                ": take a LibTorch for CUDA from its wheels, or unset "
+                                "GPIPE_DEVICE_LINKS");
+  }
+  std::string identity(c10::Device device) const override {
+    const cudaUUID_t& uuid = at::cuda::getDeviceProperties(device.index())->uuid;
+    return std::string(uuid.bytes, sizeof uuid.bytes);
+  }
+  std::string new_id() const override {
+    ncclUniqueId id;
+    const ncclResult_t result = Nccl::get().get_unique_id(&id);
+    if (result != ncclSuccess) throw std::runtime_error(Nccl::get().why(result, nullptr));
+    return std::string(id.internal, sizeof id.internal);
+  }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
+                                      c10::Device device) const override {
+    return std::make_unique<NcclLink>(id, end, device);
+  }
+#else
+  void check_available() const override {
+    throw std::invalid_argument(
+        "GPIPE_DEVICE_LINKS=nccl, but this program was built with a LibTorch without CUDA or "
+        "without NCCL's header: take a LibTorch for CUDA from its wheels, or unset "
+        "GPIPE_DEVICE_LINKS");
+  }
+  std::string identity(c10::Device /*device*/) const override { return (check_available(), ""); }
+  std::string new_id() const override { return (check_available(), ""); }
+  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, DeviceLink::End /*end*/,
+                                      c10::Device /*device*/) const override {
+    check_available();
+    return nullptr;
+  }
+#endif
+};
+
+}  // namespace
+
+const LinkKind& nccl_links() {
+  static const NcclLinks* const kind =
+      new NcclLinks;  // never destroyed, as what uses it may not be
+  return *kind;
+}
+
+}  // namespace gpipe::distributed

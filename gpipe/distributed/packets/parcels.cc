@@ -1,0 +1,71 @@
+#include "gpipe/distributed/packets/parcels.h"
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "gpipe/runtime/exit_gate.h"
+
+namespace gpipe::distributed {
+namespace {
+
+// No run is under way, so no message of one can be taken for one of these.
+constexpr int32_t kTag = 0;
+
+// Transfers that end early if another rank fails.
+class Transfers {
+ public:
+  void add(std::unique_ptr<Transfer> transfer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_cancelled_) transfer->cancel();
+    transfers_.push_back(std::move(transfer));
+  }
+
+  // All are there.
+  bool wait() {
+    const internal::WaitScope waits;
+    for (const auto& transfer : transfers_) {
+      if (!transfer->wait()) return false;
+    }
+    return true;
+  }
+
+  void cancel() noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_cancelled_ = true;
+    for (const auto& transfer : transfers_) transfer->cancel();
+  }
+
+ private:
+  std::mutex mutex_;
+  bool is_cancelled_ = false;
+  std::vector<std::unique_ptr<Transfer>> transfers_;  // grows before anybody waits
+};
+
+}  // namespace
+
+void move_parcels(Group& group, Control& control,
+                  const std::vector<internal::Processes::Parcel>& sends,
+                  const std::vector<internal::Processes::Parcel>& receives) {
+  Transfers transfers;
+  const Control::Watch watch(control, [&] { transfers.cancel(); });
+  std::string symptom = "a message was cancelled";
+  try {
+    for (const auto& parcel : receives) {
+      transfers.add(group.receive(parcel.bytes, parcel.process, kTag));
+    }
+    for (const auto& parcel : sends) {
+      transfers.add(group.send(parcel.bytes, parcel.process, kTag));
+    }
+    if (transfers.wait()) return;
+  } catch (const std::exception& error) {
+    // The connection is broken: of another rank's fault, which its own record names.
+    symptom = std::string("messages between replicas failed: ") + error.what();
+  }
+  control.throw_failure(symptom);
+}
+
+}  // namespace gpipe::distributed

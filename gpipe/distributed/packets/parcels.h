@@ -1,0 +1,21 @@
+// Parcels: messages between processes outside of a run, all at once.
+#ifndef GPIPE_DISTRIBUTED_PACKETS_PARCELS_H_
+#define GPIPE_DISTRIBUTED_PACKETS_PARCELS_H_
+
+#include <vector>
+
+#include "gpipe/distributed/control/control.h"
+#include "gpipe/distributed/meet/c10d.h"
+#include "gpipe/internal/processes/processes.h"
+
+namespace gpipe::distributed {
+
+// As Processes::move(). Throws DistributedFailure if another rank fails meanwhile, or a connection
+// breaks; the group is of no use then.
+void move_parcels(Group& group, Control& control,
+                  const std::vector<internal::Processes::Parcel>& sends,
+                  const std::vector<internal::Processes::Parcel>& receives);
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_PACKETS_PARCELS_H_

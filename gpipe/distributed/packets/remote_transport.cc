@@ -1,0 +1,512 @@
+#include "gpipe/distributed/packets/remote_transport.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/Event.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "gpipe/distributed/control/exception_text.h"
+#include "gpipe/distributed/packets/packet_codec.h"
+#include "gpipe/distributed/sockets/bytes.h"
+#include "gpipe/internal/tensors/transfer.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/runtime/mailboxes.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::Packet;
+
+at::Tensor bytes_of(int64_t count) { return at::empty({count}, c10::TensorOptions(c10::kByte)); }
+
+std::string rank_name(int64_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+class RemoteTransport::Impl {
+ public:
+  Impl(const Program& program, MessagePlan& plan, Group& group, int64_t rank, Control* control,
+       const RemoteTransportOptions& options)
+      : program_(program),
+        plan_(plan),
+        group_(group),
+        rank_(rank),
+        control_(control),
+        epoch_(control == nullptr ? 0 : control->epoch()),
+        options_(options),
+        mailboxes_(program.slots),
+        inboxes_(program.workers.size()),
+        next_places_(plan.edges().size()) {
+    if (control_ != nullptr) watch_.emplace(*control_, [this] { cancel_here(); });
+    for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+      if (plan_.rank_of_worker()[worker] == rank_) post(static_cast<int32_t>(worker));
+    }
+  }
+
+  ~Impl() {
+    watch_.reset();
+    if (!is_finished_) cancel_here();
+    for (auto& [to, outbox] : outboxes_) {
+      if (outbox.thread.joinable()) end_thread(outbox);
+    }
+  }
+
+  void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
+    std::shared_ptr<c10::Event> copied;
+    for (size_t k = 0; k < sends.size(); ++k) {
+      Message& message = plan_.message(sends[k].worker, sends[k].slot);
+      if (message.from >= 0) send_away(message, packets[k], copied);
+    }
+    for (size_t k = 0; k < sends.size(); ++k) {
+      if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
+      // Who gets it here may change it, on a stream of his own.
+      if (copied) packets[k].ready.push_back(copied);
+      mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
+    }
+  }
+
+  bool receive(int32_t worker, const std::vector<int32_t>& slots, std::vector<Packet>& packets) {
+    Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
+    running() = {number_, worker, inbox.steps++};
+    if (is_cancelled_) return stopped();
+    // Not when a packet has come: the worker can compute then, and other receives are posted.
+    post(worker);
+    for (size_t k = 0; k < slots.size(); ++k) {
+      Message& message = plan_.message(worker, slots[k]);
+      if (message.from < 0) {
+        if (!mailboxes_.take(worker, slots[k], &packets[k])) return stopped();
+      } else {
+        if (inbox.posted.empty()) post(worker);
+        std::optional<Packet> packet = options_.links == nullptr
+                                           ? receive_from_elsewhere(worker, slots[k], inbox)
+                                           : receive_in_order(worker, slots[k], inbox);
+        if (!packet) return stopped();
+        packets[k] = std::move(*packet);
+      }
+    }
+    return true;
+  }
+
+  void cancel() noexcept {
+    // What a link brings after its end means nothing, and a layer may well throw because of it.
+    const bool may_follow = options_.links != nullptr && is_cancelled_;
+    is_cancelled_by_us_ = true;
+    // Where it is called for an exception, that is the one being handled; it counts beside what has
+    // been told already, as long as nothing is decided.
+    if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed()) &&
+        !(may_follow && control_->failed())) {
+      report();
+    }
+    cancel_here();
+  }
+
+  void finish() {
+    for (auto& [to, outbox] : outboxes_) {
+      if (outbox.thread.joinable()) {
+        end_thread(outbox);
+      } else {
+        while (!outbox.sent.empty()) let_go(outbox, to);
+      }
+    }
+    std::string symptom;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      symptom = symptom_;
+    }
+    if (!symptom.empty()) fail(symptom);
+    if (is_cancelled_) fail("the run was cancelled");
+    if (options_.links != nullptr) {
+      options_.links->let_follow(internal::current_stream(options_.links->device()));
+    }
+    watch_.reset();
+    plan_.learn();
+    is_finished_ = true;
+  }
+
+ private:
+  using Transfers = std::list<Transfer*>;
+
+  // A message that is on its way, and can be cancelled as long as this lives.
+  class Pending {
+   public:
+    Pending(Impl& impl, std::unique_ptr<Transfer> transfer)
+        : impl_(impl), transfer_(std::move(transfer)) {
+      std::lock_guard<std::mutex> lock(impl_.mutex_);
+      place_ = impl_.pending_.insert(impl_.pending_.end(), transfer_.get());
+      if (impl_.is_cancelled_) transfer_->cancel();
+    }
+    ~Pending() {
+      std::lock_guard<std::mutex> lock(impl_.mutex_);
+      impl_.pending_.erase(place_);
+    }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+    bool wait() {
+      const internal::WaitScope waits;
+      return transfer_->wait();
+    }
+
+   private:
+    Impl& impl_;
+    std::unique_ptr<Transfer> transfer_;
+    Transfers::iterator place_;
+  };
+
+  struct Posted {
+    int32_t slot = 0;
+    at::Tensor room;
+    std::unique_ptr<Pending> pending;
+  };
+  struct Inbox {  // used by its worker alone
+    std::deque<Posted> posted;
+    size_t next = 0;                  // of what the plan says is awaited, to be posted
+    std::set<int32_t> posted_ahead;   // of their turn there
+    std::map<int32_t, Packet> early;  // come before they were asked for
+    size_t steps = 0;
+  };
+  struct Sent {
+    OutgoingPacket packet;
+    int64_t bytes = 0;
+    std::vector<std::unique_ptr<Pending>> pending;
+  };
+  struct Outbox {  // to one rank
+    std::deque<Sent> sent;
+    int64_t bytes = 0;
+    // Lets go of what has been received. Only where much is being sent.
+    std::thread thread;
+    std::condition_variable changed;
+    bool is_last = false;
+  };
+  // Which step of which run this thread is at: for the report of its exception. Runs have numbers,
+  // for a thread outlives its run, and the next one may lie where that was.
+  struct Running {
+    uint64_t run = 0;
+    int32_t worker = 0;
+    size_t step = 0;
+  };
+  static uint64_t next_number() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
+  static Running& running() {
+    thread_local Running running;
+    return running;
+  }
+
+  void post(int32_t worker) {
+    Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
+    const std::vector<int32_t>& awaited = plan_.awaited(worker);
+    while (inbox.next < awaited.size() &&
+           static_cast<int64_t>(inbox.posted.size()) < std::max<int64_t>(options_.window, 1)) {
+      const int32_t next = awaited[inbox.next++];
+      if (inbox.posted_ahead.count(next) == 0) inbox.posted.push_back(posted(worker, next));
+    }
+  }
+
+  Posted posted(int32_t worker, int32_t slot) {
+    const Message& message = plan_.message(worker, slot);
+    Posted posted{slot, bytes_of(message.capacity), nullptr};
+    try {
+      posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
+    } catch (const std::exception& error) {
+      // The connection is broken: of another rank's fault, which its own record names.
+      fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
+    }
+    return posted;
+  }
+
+  // The first of them, unless messages are received in another order than they are asked for.
+  Posted take_posted(int32_t worker, int32_t slot, Inbox& inbox) {
+    const auto found = std::find_if(inbox.posted.begin(), inbox.posted.end(),
+                                    [&](const Posted& posted) { return posted.slot == slot; });
+    if (found == inbox.posted.end()) {
+      inbox.posted_ahead.insert(slot);
+      return posted(worker, slot);
+    }
+    Posted result = std::move(*found);
+    inbox.posted.erase(found);
+    return result;
+  }
+
+  std::unique_ptr<Pending> pending(std::unique_ptr<Transfer> transfer) {
+    return std::make_unique<Pending>(*this, std::move(transfer));
+  }
+
+  // What its sender has sent before is received first: a link has no tags. Waits for nothing that
+  // the packet itself would not be waited for. None: it was cancelled.
+  std::optional<Packet> receive_in_order(int32_t worker, int32_t slot, Inbox& inbox) {
+    if (auto early = inbox.early.extract(slot)) return std::move(early.mapped());
+    const int32_t edge = plan_.message(worker, slot).edge;
+    size_t& place = next_places_[static_cast<size_t>(edge)];
+    while (true) {
+      const int32_t next = plan_.in_order(edge).at(place);
+      std::optional<Packet> packet = receive_from_elsewhere(worker, next, inbox);
+      if (!packet) return std::nullopt;
+      ++place;
+      if (next == slot) return packet;
+      inbox.early.emplace(next, std::move(*packet));
+    }
+  }
+
+  // None: it was cancelled.
+  std::optional<Packet> receive_from_elsewhere(int32_t worker, int32_t slot, Inbox& inbox) {
+    Message& message = plan_.message(worker, slot);
+    Posted posted = take_posted(worker, slot, inbox);
+    try {
+      if (!posted.pending->wait()) return std::nullopt;
+      at::Tensor head = std::move(posted.room);
+      if (const auto bytes = announced_bytes(head, options_.greatest_packet)) {
+        head = bytes_of(*bytes);
+        if (!receive_now(head, message)) return std::nullopt;
+        message.wanted = *bytes;
+      }
+      if (options_.links != nullptr) return receive_by_link(head, message);
+      IncomingPacket incoming(head, options_.greatest_packet);
+      if (message.wanted == 0) message.wanted = incoming.head_bytes();
+      std::vector<std::unique_ptr<Pending>> bodies;
+      for (const at::Tensor& body : incoming.bodies()) {
+        bodies.push_back(pending(group_.receive(body, message.from, message.second_tag)));
+      }
+      for (auto& body : bodies) {
+        if (!body->wait()) return std::nullopt;
+      }
+      return incoming.take();
+    } catch (const DistributedFailure&) {
+      throw;
+    } catch (const c10::OutOfMemoryError&) {
+      throw;  // this process's own
+    } catch (const std::exception&) {
+      fail("receiving from " + rank_name(message.from) + " failed: " + text_of_current_exception());
+    }
+  }
+
+  Packet receive_by_link(const at::Tensor& head, Message& message) {
+    DeviceLinks& links = *options_.links;
+    const Edge& edge = plan_.edge(message.edge);
+    const c10::Stream stream = links.receiving_stream(edge);
+    // All of it on the link's stream, so that it waits for nothing else, and need not.
+    const internal::StreamScope scope(stream);
+    IncomingPacket incoming(head, options_.greatest_packet, links.device());
+    if (message.wanted == 0) message.wanted = incoming.head_bytes();
+    links.receive(edge, incoming.bodies());
+    Packet packet = incoming.take();
+    auto event = std::make_shared<c10::Event>(stream.device_type());
+    event->record(stream);
+    packet.ready.push_back(std::move(event));
+    return packet;
+  }
+
+  bool receive_now(const at::Tensor& bytes, const Message& message) {
+    return pending(group_.receive(bytes, message.from, message.second_tag))->wait();
+  }
+
+  // `copied`: becomes an event after which the packet's own memory is not read.
+  OutgoingPacket send_by_link(const Message& message, Packet& packet,
+                              std::shared_ptr<c10::Event>& copied) {
+    DeviceLinks& links = *options_.links;
+    internal::arrive(packet, links.device());
+    OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
+    // A stage of this process may change it in this step or in a later one: a wait for the link
+    // would be one for another process.
+    for (at::Tensor& body : outgoing.bodies) body = body.clone();
+    const c10::Stream stream = internal::current_stream(links.device());
+    copied = std::make_shared<c10::Event>(stream.device_type());
+    copied->record(stream);
+    links.send(plan_.edge(message.edge), outgoing.bodies);
+    return outgoing;
+  }
+
+  void send_away(Message& message, Packet& packet, std::shared_ptr<c10::Event>& copied) {
+    const bool by_link = options_.links != nullptr;
+    Sent sent;
+    try {
+      // Before the head, by which its receiver knows that it is there to be received.
+      sent.packet = by_link ? send_by_link(message, packet, copied) : encode(packet);
+    } catch (const std::runtime_error& error) {
+      fail("sending to " + rank_name(message.to) + " failed: " + error.what());
+    }
+    const at::Tensor& head = sent.packet.head;
+    message.wanted = head.numel();
+    const auto add = [&](const at::Tensor& bytes, int32_t tag) {
+      sent.bytes += bytes.numel();
+      sent.pending.push_back(pending(group_.send(bytes, message.to, tag)));
+    };
+    try {
+      if (head.numel() <= message.capacity) {
+        add(head, message.tag);
+      } else {
+        add(announce(head.numel()), message.tag);
+        add(head, message.second_tag);
+      }
+      for (const at::Tensor& body : sent.packet.bodies) {
+        if (by_link) {
+          sent.bytes += body.numel();
+        } else {
+          add(body, message.second_tag);
+        }
+      }
+      // The link keeps their memory for as long as it reads it.
+      if (by_link) sent.packet.bodies.clear();
+    } catch (const std::exception& error) {
+      fail("sending to " + rank_name(message.to) + " failed: " + error.what());
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    Outbox& outbox = outboxes_[message.to];
+    outbox.bytes += sent.bytes;
+    outbox.sent.push_back(std::move(sent));
+    if (outbox.bytes > options_.unreceived && !outbox.thread.joinable()) {
+      outbox.thread = std::thread([this, &outbox, to = message.to] { let_go_of_all(outbox, to); });
+    }
+    outbox.changed.notify_one();
+  }
+
+  // Waits until the oldest packet has been received. Does not throw: the symptom is kept.
+  void let_go(Outbox& outbox, int64_t to) noexcept {
+    std::optional<Sent> sent;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      sent = std::move(outbox.sent.front());
+      outbox.sent.pop_front();
+    }
+    std::string symptom;
+    try {
+      for (auto& pending : sent->pending) {
+        if (!pending->wait()) break;
+      }
+      if (sent->packet.is_changed()) {
+        symptom = "a tensor was changed in place while it was being sent to " + rank_name(to) +
+                  ": a layer must not change in place what another stage gets";
+      }
+    } catch (const std::exception& error) {
+      symptom = "sending to " + rank_name(to) + " failed: " + error.what();
+    }
+    sent->pending.clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    outbox.bytes -= sent->bytes;
+    if (symptom_.empty() && !is_cancelled_) symptom_ = symptom;
+  }
+
+  void let_go_of_all(Outbox& outbox, int64_t to) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      outbox.changed.wait(lock, [&] { return !outbox.sent.empty() || outbox.is_last; });
+      if (outbox.sent.empty()) return;
+      lock.unlock();
+      let_go(outbox, to);
+      lock.lock();
+    }
+  }
+
+  void end_thread(Outbox& outbox) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      outbox.is_last = true;
+      outbox.changed.notify_one();
+    }
+    outbox.thread.join();
+  }
+
+  void cancel_here() noexcept {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_cancelled_ = true;
+      for (Transfer* transfer : pending_) transfer->cancel();
+    }
+    if (options_.links != nullptr) options_.links->abort();
+    mailboxes_.cancel();
+  }
+
+  void report() noexcept {
+    Fault fault;
+    const Running& current = running();
+    if (current.run == number_) {
+      const std::vector<Step>& steps = program_.workers[static_cast<size_t>(current.worker)];
+      fault.stage = steps[current.step].action.stage;
+      fault.micro_batch = steps[current.step].action.micro_batch;
+    }
+    const bool has_exception = std::current_exception() != nullptr;
+    try {
+      if (!has_exception) {
+        fault.text = "its part of the run was cancelled";
+        return control_->report(std::move(fault), epoch_);
+      }
+      throw;
+    } catch (const DistributedFailure&) {
+      if (control_->failed()) return;  // not its own
+      fault.text = text_of_current_exception();
+      control_->report(std::move(fault), epoch_);
+    } catch (...) {
+      if (options_.current_layer != nullptr && fault.stage >= 0) {
+        fault.layer = options_.current_layer(fault.stage);
+      }
+      fault.text = text_of_current_exception();
+      control_->report(std::move(fault), epoch_);
+    }
+  }
+
+  // What receive() returns when nothing more comes; throws if that is another process's failure.
+  bool stopped() {
+    if (control_ != nullptr && control_->failed() && !is_cancelled_by_us_) control_->check();
+    return false;
+  }
+
+  [[noreturn]] void fail(const std::string& symptom) {
+    if (control_ != nullptr) control_->throw_failure(symptom);
+    throw std::runtime_error(symptom);
+  }
+
+  const uint64_t number_ = next_number();
+  const Program& program_;
+  MessagePlan& plan_;
+  Group& group_;
+  const int64_t rank_;
+  Control* const control_;
+  const int64_t epoch_;
+  const RemoteTransportOptions options_;
+  bool is_finished_ = false;
+  std::atomic<bool> is_cancelled_{false};
+  std::atomic<bool> is_cancelled_by_us_{false};
+
+  std::mutex mutex_;   // of pending_, outboxes_ and symptom_
+  Transfers pending_;  // before whatever is in it
+  std::string symptom_;
+  internal::Mailboxes<Packet> mailboxes_;
+  std::vector<Inbox> inboxes_;
+  std::vector<size_t> next_places_;  // [edge], each used by the worker that receives
+  std::map<int64_t, Outbox> outboxes_;
+
+  std::optional<Control::Watch> watch_;
+};
+
+RemoteTransport::RemoteTransport(const Program& program, MessagePlan& plan, Group& group,
+                                 int64_t rank, Control* control,
+                                 const RemoteTransportOptions& options)
+    : impl_(std::make_unique<Impl>(program, plan, group, rank, control, options)) {}
+RemoteTransport::~RemoteTransport() = default;
+
+void RemoteTransport::send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) {
+  impl_->send(sends, packets);
+}
+bool RemoteTransport::receive(int32_t worker, const std::vector<int32_t>& slots,
+                              std::vector<Packet>& packets) {
+  return impl_->receive(worker, slots, packets);
+}
+void RemoteTransport::cancel() noexcept { impl_->cancel(); }
+void RemoteTransport::finish() { impl_->finish(); }
+
+}  // namespace gpipe::distributed

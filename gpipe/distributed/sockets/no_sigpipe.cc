@@ -1,0 +1,43 @@
+#include "gpipe/distributed/sockets/no_sigpipe.h"
+
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+
+namespace gpipe::distributed {
+namespace {
+
+sigset_t sigpipe() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  return signals;
+}
+
+bool is_pending() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGPIPE) == 1;
+}
+
+}  // namespace
+
+NoSigpipe::NoSigpipe() {
+  const sigset_t signals = sigpipe();
+  pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  // Such a one is not of our writing, and stays.
+  was_pending_ = sigismember(&before_, SIGPIPE) == 1 && is_pending();
+}
+
+NoSigpipe::~NoSigpipe() {
+  // It would come as soon as it is let through.
+  if (!was_pending_ && is_pending()) {
+    const sigset_t signals = sigpipe();
+    const timespec at_once{};
+    while (sigtimedwait(&signals, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace gpipe::distributed

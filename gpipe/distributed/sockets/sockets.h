@@ -1,0 +1,64 @@
+// Sockets: TCP sockets that listen on one address or connect to one, and never block.
+#ifndef GPIPE_DISTRIBUTED_SOCKETS_SOCKETS_H_
+#define GPIPE_DISTRIBUTED_SOCKETS_SOCKETS_H_
+
+#include <string>
+#include <utility>
+
+namespace gpipe::distributed {
+
+// A file descriptor, closed when it ends. Moved, not copied.
+//
+// Those of connections are private: a child of fork() does not keep them open
+// (private_descriptors.h).
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    if (this != &other) {
+      close();
+      descriptor_ = std::exchange(other.descriptor_, -1);
+    }
+    return *this;
+  }
+
+  int get() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+  int release() { return std::exchange(descriptor_, -1); }
+  void close();
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Where a rank can be reached.
+struct Endpoint {
+  std::string address;  // numeric, IPv4 or IPv6
+  int port = 0;
+};
+
+// "10.0.0.2:4711", "[fe80::1]:4711"
+std::string to_text(const Endpoint& endpoint);
+
+// A socket that listens on this address only, not on all that the machine has. `port` 0: any that
+// is free; *port becomes its number. It is not private: tests give it to a child. Throws
+// std::runtime_error that names the address.
+Socket listen_on(const std::string& address, int* port);
+
+// A socket that begins to connect; it can be written to when it has. Throws std::runtime_error if
+// it cannot even begin.
+Socket begin_connect(const Endpoint& endpoint);
+
+// What became of it, once it can be written to or has an error: 0 or an errno.
+int connect_error(const Socket& socket);
+
+// The next connection of a listening socket, not open if none is waiting. *error, if it is given:
+// 0, or the errno for which one that waits stays there, e.g. because the process has no more files.
+Socket accept_on(const Socket& listener, int* error = nullptr);
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_DISTRIBUTED_SOCKETS_SOCKETS_H_

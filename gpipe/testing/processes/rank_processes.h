@@ -1,0 +1,56 @@
+// RankProcesses: for tests, some processes forked from this one, which tell it lines.
+#ifndef GPIPE_TESTING_PROCESSES_RANK_PROCESSES_H_
+#define GPIPE_TESTING_PROCESSES_RANK_PROCESSES_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpipe::distributed {
+
+// Requirements: this process has one thread.
+//
+// Example:
+//   RankProcesses ranks(2, [](int64_t rank, const RankProcesses::Say& say) {
+//     say("rank " + std::to_string(rank));
+//   });
+//   EXPECT_EQ(ranks.next(1), "rank 1");
+class RankProcesses {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+  using Main = std::function<void(int64_t rank, const Say& say)>;
+
+  // Each process runs `main` and ends. An exception that it throws is its last line: "threw: ...".
+  RankProcesses(int64_t size, const Main& main);
+  // Kills those that still run.
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  // The next line of a rank. "ended" when it has said all, "nothing" if it is silent for 30 s.
+  std::string next(int64_t rank);
+  void send(int64_t rank, int signal) const;
+  // Whether it ends by itself, and well, within 30 s.
+  bool ends(int64_t rank) { return how_it_ends(rank).empty(); }
+  // Nothing if it ends so, else how it ends: "by signal 11", "with status 1", "never".
+  std::string how_it_ends(int64_t rank);
+
+ private:
+  struct Process {
+    pid_t pid = -1;
+    int lines = -1;
+    std::string text;  // what has been read and not given out
+  };
+  std::vector<Process> processes_;
+};
+
+// The system's clock, which all processes of a machine share, in microseconds.
+int64_t microseconds_now();
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_TESTING_PROCESSES_RANK_PROCESSES_H_

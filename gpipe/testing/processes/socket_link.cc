@@ -1,0 +1,219 @@
+#include "gpipe/testing/processes/socket_link.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/testing/fake_accelerator/backend.h"
+
+namespace gpipe::distributed {
+namespace {
+
+namespace fake = testing::fake;
+
+std::atomic<int64_t> times_sent{0};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error("sockets: " + what + ": " + std::strerror(errno));
+}
+
+// What kernels use, some of which may run after the link has gone.
+class Wire {
+ public:
+  explicit Wire(int socket) : socket_(socket) {}
+  ~Wire() { close(socket_); }
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  int socket() const { return socket_; }
+  // In kernels: false ends what is moved.
+  bool write(const void* from, size_t bytes) { return move(from, bytes, /*writes=*/true); }
+  bool read(void* to, size_t bytes) { return move(to, bytes, /*writes=*/false); }
+  void abort() {
+    is_aborted_ = true;
+    shutdown(socket_, SHUT_RDWR);
+  }
+  bool is_aborted() const { return is_aborted_; }
+  void break_it() { is_broken_ = true; }
+  void check() const {
+    if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
+    if (is_broken_) throw std::runtime_error("sockets: the other end has gone, or sends otherwise");
+  }
+
+ private:
+  bool move(const void* memory, size_t bytes, bool writes) {
+    char* at = static_cast<char*>(const_cast<void*>(memory));
+    while (bytes > 0 && !is_aborted_ && !is_broken_) {
+      const ssize_t moved =
+          writes ? ::send(socket_, at, bytes, MSG_NOSIGNAL) : ::recv(socket_, at, bytes, 0);
+      if (moved < 0 && errno == EINTR) continue;
+      if (moved <= 0) {
+        is_broken_ = true;
+        break;
+      }
+      at += moved;
+      bytes -= static_cast<size_t>(moved);
+    }
+    return bytes == 0;
+  }
+
+  const int socket_;
+  std::atomic<bool> is_aborted_{false};
+  std::atomic<bool> is_broken_{false};
+};
+
+sockaddr_un address_of(const std::string& id, socklen_t* size) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (id.size() + 1 > sizeof address.sun_path) throw std::runtime_error("sockets: a long id");
+  std::memcpy(address.sun_path + 1, id.data(), id.size());  // no file: a 0 comes first
+  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + id.size());
+  return address;
+}
+
+class SocketLink final : public DeviceLink {
+ public:
+  SocketLink(const std::string& id, End end) : end_(end) {
+    address_ = address_of(id, &address_size_);
+    if (end_ == End::kReceives) return;
+    listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (bind(listener_, reinterpret_cast<sockaddr*>(&address_), address_size_) != 0 ||
+        listen(listener_, 1) != 0) {
+      close(listener_);
+      fail("listening");
+    }
+  }
+  ~SocketLink() override {
+    if (listener_ >= 0) close(listener_);
+  }
+
+  bool is_connected() override {
+    if (wire_ != nullptr) {
+      wire_->check();
+      return true;
+    }
+    if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
+    int connected = -1;
+    if (end_ == End::kSends) {
+      connected = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (connected < 0 && errno != EAGAIN && errno != EINTR) fail("accepting");
+    } else {
+      connected = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (connect(connected, reinterpret_cast<sockaddr*>(&address_), address_size_) != 0) {
+        const int error = errno;
+        close(connected);
+        connected = -1;
+        errno = error;
+        if (error != ECONNREFUSED && error != EINTR) fail("connecting");
+      }
+    }
+    if (connected < 0) return false;
+    std::atomic_store(&wire_, std::make_shared<Wire>(connected));
+    return true;
+  }
+
+  // A size, the bytes, and an answer: who sends is not done before it is received.
+  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    wire_->check();
+    ++times_sent;
+    launch("link sends", messages, stream, /*write=*/false, [](Wire& wire, void* bytes, size_t n) {
+      const uint64_t size = n;
+      char answer = 0;
+      return wire.write(&size, sizeof size) && wire.write(bytes, n) && wire.read(&answer, 1);
+    });
+  }
+  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    wire_->check();
+    launch("link receives", messages, stream, /*write=*/true,
+           [](Wire& wire, void* bytes, size_t n) {
+             uint64_t size = 0;
+             const char answer = 1;
+             if (!wire.read(&size, sizeof size)) return false;
+             if (size != n) {
+               wire.break_it();
+               wire.abort();
+               return false;
+             }
+             return wire.read(bytes, n) && wire.write(&answer, 1);
+           });
+  }
+
+  void check() override {
+    if (const auto wire = std::atomic_load(&wire_)) wire->check();
+  }
+  void abort() noexcept override {
+    is_aborted_ = true;
+    if (const auto wire = std::atomic_load(&wire_)) wire->abort();
+  }
+
+ private:
+  template <typename Move>
+  void launch(const std::string& name, const std::vector<at::Tensor>& messages,
+              const c10::Stream& stream, bool write, const Move& move) {
+    std::vector<fake::Access> accesses;
+    std::vector<std::pair<void*, size_t>> pieces;
+    for (const at::Tensor& message : messages) {
+      // As on a GPU, a kernel owns nothing.
+      void* const bytes = const_cast<void*>(message.const_data_ptr());
+      const auto size = static_cast<size_t>(message.numel());
+      accesses.push_back({fake::Footprint(bytes, size), write});
+      pieces.emplace_back(bytes, size);
+    }
+    fake::runtime().launch(fake::id_of(stream), {name,
+                                                 fake::Task::Kind::kCopy,
+                                                 std::move(accesses),
+                                                 [wire = wire_, pieces, move] {
+                                                   for (const auto& [bytes, size] : pieces) {
+                                                     if (!move(*wire, bytes, size)) return;
+                                                   }
+                                                 },
+                                                 {}});
+  }
+
+  const End end_;
+  int listener_ = -1;
+  sockaddr_un address_{};
+  socklen_t address_size_ = 0;
+  std::atomic<bool> is_aborted_{false};
+  std::shared_ptr<Wire> wire_;
+};
+
+class SocketLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "sockets"; }
+  c10::DeviceType device_type() const override { return c10::kPrivateUse1; }
+  void check_available() const override {}
+  std::string identity(c10::Device device) const override { return device.str(); }
+  std::string new_id() const override {
+    static std::atomic<int> last{0};
+    return "gpipe-link-" + std::to_string(getpid()) + "-" + std::to_string(++last);
+  }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
+                                      c10::Device /*device*/) const override {
+    return std::make_unique<SocketLink>(id, end);
+  }
+};
+
+[[maybe_unused]] const bool added = (add_link_kind(socket_links()), true);
+
+}  // namespace
+
+int64_t sent_by_sockets() { return times_sent; }
+
+const LinkKind& socket_links() {
+  static const SocketLinks* const kind = new SocketLinks;
+  return *kind;
+}
+
+}  // namespace gpipe::distributed

@@ -1,0 +1,36 @@
+// expect_one_processs_bits: for tests, a sample model trained over processes with a device each,
+// and in one process.
+#ifndef GPIPE_TESTING_PROCESSES_WORLD_TRAINING_H_
+#define GPIPE_TESTING_PROCESSES_WORLD_TRAINING_H_
+
+#include <cstdint>
+#include <string>
+
+#include "gpipe/testing/processes/world_ranks.h"
+#include "gpipe/testing/sample_models.h"
+
+namespace gpipe::distributed {
+
+// How a training is spread.
+struct Spread {
+  std::string schedule = "1f1b";
+  int64_t stages = 2;
+  int64_t processes = 2;  // of each replica, on devices 1, 2, ...
+  int64_t replicas = 1;
+  std::string links = "host";  // GPIPE_DEVICE_LINKS: "host" or "sockets"
+};
+
+// Three steps, whose numbers of rows differ, each with clipping, and an evaluation: losses, norms
+// and the hash of the parameters are those of one process on device 0. Messages between devices
+// have gone by the links that were asked for.
+void expect_one_processs_bits(const testing::SampleModel& sample, const Spread& spread);
+
+// Ranks that have it as GPIPE_DEVICE_LINKS, as this process has from now on.
+WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main);
+
+// A number's bits, as a text with a blank behind.
+std::string bits(double number);
+
+}  // namespace gpipe::distributed
+
+#endif  // GPIPE_TESTING_PROCESSES_WORLD_TRAINING_H_

@@ -1,0 +1,474 @@
+// Pipelines over processes whose devices are joined by links (GPIPE_DEVICE_LINKS), on the fake
+// accelerator: the bits of one process, no access without an order, and failures told in time.
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/distributed/control/failure.h"
+#include "gpipe/distributed/packets/device_link.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/allocator.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
+#include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/processes/loopback_processes.h"
+#include "gpipe/testing/processes/socket_link.h"
+#include "gpipe/testing/processes/world_ranks.h"
+#include "gpipe/testing/processes/world_training.h"
+#include "gpipe/testing/programs/compare.h"
+#include "gpipe/testing/programs/program.h"
+#include "gpipe/testing/sample_models.h"
+#include "skip/skippable.h"
+
+namespace gpipe::distributed {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using testing::device;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::SampleModel;
+using Say = WorldRanks::Say;
+
+TEST(WorldLinks, EverySampleModel) {
+  for (const SampleModel& sample : testing::sample_models()) {
+    Spread spread;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
+  }
+}
+
+// Both ways between two workers, in orders that differ at the two ends.
+TEST(WorldLinks, SeveralStagesInAProcess) {
+  int64_t count = 0;
+  for (const SampleModel& sample : testing::sample_models()) {
+    if (sample.layers < 4) continue;
+    ++count;
+    Spread spread;
+    spread.schedule = "zb-v";
+    spread.stages = 4;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
+  }
+  EXPECT_GE(count, 2);
+}
+
+// Each replica has links of its own; gradients are added up over them by way of the host.
+TEST(WorldLinks, Replicas) {
+  for (const SampleModel& sample : testing::sample_models()) {
+    Spread spread;
+    spread.replicas = 2;
+    spread.links = "sockets";
+    expect_one_processs_bits(sample, spread);
+  }
+}
+
+void check_programs(const World& world, uint64_t first_seed, int64_t count,
+                    const std::function<void(const testing::programs::Outcome&,
+                                             const testing::programs::Program&)>& check) {
+  int64_t found = 0;
+  for (uint64_t seed = first_seed; found < count; ++seed) {
+    const testing::programs::Program program = testing::programs::random_program(
+        seed, {"ScaleGradientInPlace", "gradient_scaled_in_place"});
+    if (!testing::programs::can_run(program, world)) continue;
+    ++found;
+    check(testing::programs::run(program, world), program);
+  }
+}
+
+TEST(WorldLinks, RandomProgramsOverThreeProcesses) {
+  auto ranks = ranks_with("sockets", 3, [](const World& world, const Say& say) {
+    std::string failed;
+    int64_t equal = 0;
+    check_programs(world, 7, 25, [&](const auto& outcome, const auto& program) {
+      if (outcome.failed()) failed += std::to_string(program.seed) + ": " + outcome.what + "\n";
+      if (outcome.kind == testing::programs::Outcome::kEqual) ++equal;
+    });
+    say(!failed.empty() ? failed : equal < 12 ? "few are equal" : "equal");
+  });
+  EXPECT_THAT(ranks.lines(), Each("equal"));
+  ranks.expect_ends();
+}
+
+nn::Sequential layers(const std::function<void(int64_t)>& in_forward) {
+  torch::manual_seed(5);
+  nn::Sequential model;
+  for (int64_t k = 0; k < 4; ++k) {
+    model->push_back(nn::Linear(5, 5));
+    model->push_back(testing::layer<torch::Tensor, torch::Tensor>([in_forward, k](torch::Tensor x) {
+      in_forward(k);
+      return torch::tanh(x);
+    }));
+  }
+  return model;
+}
+
+const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
+  return torch::mse_loss(outputs[0], targets[0]);
+};
+
+std::string stepped(GPipe pipe, c10::Device where) {
+  const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
+  return outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); });
+}
+
+// A value that a later stage of this process changes in place while it is on its way to another
+// process, which got it first.
+struct StashImpl : nn::Module, skip::Skippable {
+  explicit StashImpl(std::vector<std::string> names)
+      : Skippable(names, {}), names_(std::move(names)) {}
+  torch::Tensor forward(torch::Tensor x) {
+    const torch::Tensor tripled = x * 3;
+    for (const std::string& name : names_) stash(name, tripled);
+    return tripled;
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+TORCH_MODULE(Stash);
+struct ChangeImpl : nn::Module, skip::Skippable {
+  explicit ChangeImpl(const std::string& name) : Skippable({}, {name}), name_(name) {}
+  torch::Tensor forward(torch::Tensor x) { return x + pop(name_).add_(1); }
+
+ private:
+  std::string name_;
+};
+TORCH_MODULE(Change);
+struct HandOnImpl : nn::Module, skip::Skippable {
+  explicit HandOnImpl(const std::string& name) : Skippable({}, {name}), name_(name) {}
+  torch::Tensor forward(torch::Tensor /*x*/) { return pop(name_); }
+
+ private:
+  std::string name_;
+};
+TORCH_MODULE(HandOn);
+
+nn::Sequential doubling() {
+  return nn::Sequential(
+      testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) { return x * 2; }));
+}
+
+// Stages 0, 2, ... are in process 0.
+void expect_loss_of_one_process(const std::function<nn::Sequential()>& make, int64_t stages) {
+  auto ranks = ranks_with("sockets", 2, [&](const World& world, const Say& say) {
+    const GPipeOptions options = GPipeOptions(std::vector<int64_t>(stages, 1))
+                                     .chunks(2)
+                                     .placement(Placement::loop(2, stages / 2))
+                                     .checkpoint(Checkpoint::kNever)
+                                     .cpu_threads_per_stage(1);
+    const auto loss_on = [&](GPipe pipe, c10::Device where) {
+      const torch::Tensor rows = testing::copy_on(where, torch::linspace(-1, 1, 30).view({6, 5}));
+      return outcome([&] { return bits(pipe->evaluate({rows}, {rows}, kSquares).loss); });
+    };
+    say(loss_on(
+        GPipe(make(), GPipeOptions(options).devices(std::vector<c10::Device>(stages, device(0)))),
+        device(0)));
+    const c10::Device here = device(world.rank());
+    say(loss_on(GPipe(make(), GPipeOptions(options).devices({here}).world(world)), here));
+  });
+  const std::vector<std::string> alone = ranks.lines();
+  EXPECT_THAT(alone, Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(alone.front()));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, WhatIsSentMayBeChangedHere) {
+  expect_loss_of_one_process(
+      [] {
+        nn::Sequential model;
+        model->push_back(Stash(std::vector<std::string>{"a"}));
+        model->extend(*doubling());
+        model->push_back(Change("a"));
+        model->extend(*doubling());
+        return model;
+      },
+      4);
+}
+
+TEST(WorldLinks, WhatIsSentMayBeChangedHereLater) {
+  expect_loss_of_one_process(
+      [] {
+        nn::Sequential model;
+        model->push_back(Stash(std::vector<std::string>{"a", "b"}));
+        model->extend(*doubling());
+        model->push_back(HandOn("a"));
+        model->extend(*doubling());
+        model->push_back(Change("b"));
+        model->extend(*doubling());
+        return model;
+      },
+      6);
+}
+
+// Of the process that has no memory, which is told its own error, and the other its place.
+TEST(WorldLinks, NoMemoryForWhatComes) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank());
+    GPipe pipe(layers([](int64_t) {}), GPipeOptions({4, 4}).chunks(2).devices({here}).world(world));
+    const torch::Tensor rows = testing::copy_on(here, torch::linspace(-1, 1, 30).view({6, 5}));
+    const auto step = [&] {
+      say(outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); }));
+    };
+    step();
+    // Its first allocation is for what comes.
+    if (world.rank() == 1) testing::fake::allocator().fail(here.index(), 0);
+    step();
+    if (world.rank() == 1) testing::fake::allocator().fail(here.index(), -1);
+    step();
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  const std::vector<std::string> short_of = ranks.lines();
+  EXPECT_THAT(short_of[1], AllOf(HasSubstr("out of memory"), Not(HasSubstr("receiving from")),
+                                 Not(HasSubstr("frame #"))));
+  EXPECT_THAT(short_of[0], AllOf(HasSubstr("failure: rank 1"), HasSubstr("out of memory"),
+                                 Not(HasSubstr("frame #"))));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+// A process that throws, while others wait for its messages on their devices: all learn it, and go
+// on over new links.
+TEST(WorldLinks, AnExceptionAndTheNextStep) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    bool throws = true;
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k == 3 && throws) throw std::runtime_error("a layer's own");
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+    throws = false;
+    say(stepped(pipe, device(world.rank())));
+  });
+  const std::vector<std::string> first = ranks.lines();
+  EXPECT_THAT(first[0], AllOf(HasSubstr("failure: "), HasSubstr("a layer's own")));
+  EXPECT_THAT(first[1], HasSubstr("a layer's own"));
+  const std::vector<std::string> second = ranks.lines();
+  EXPECT_THAT(second[0], HasSubstr("0x"));
+  EXPECT_EQ(second[1], second[0]);
+  ranks.expect_ends();
+}
+
+// Rank 1 is killed when rank 0's device waits for its gradients: its kernels end, so that rank 0
+// does not hang, and it says within a second who was lost.
+TEST(WorldLinks, AKilledProcess) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k != 2) return;
+                 say("killed");
+                 std::raise(SIGKILL);
+               }),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+  });
+  EXPECT_EQ(ranks->next(1), "killed");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+// Links of sockets whose functions do first what a test says.
+struct Hooks {
+  std::function<void()> on_identity = [] {};
+  std::function<bool()> may_connect = [] { return true; };
+  std::function<void()> on_check = [] {};
+};
+Hooks& hooks() {
+  static auto* const hooks = new Hooks;
+  return *hooks;
+}
+
+class HookedLink final : public DeviceLink {
+ public:
+  explicit HookedLink(std::unique_ptr<DeviceLink> link) : link_(std::move(link)) {}
+  bool is_connected() override { return hooks().may_connect() && link_->is_connected(); }
+  void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    link_->send(messages, stream);
+  }
+  void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
+    link_->receive(messages, stream);
+  }
+  void check() override {
+    hooks().on_check();
+    link_->check();
+  }
+  void abort() noexcept override { link_->abort(); }
+
+ private:
+  const std::unique_ptr<DeviceLink> link_;
+};
+
+class HookedLinks final : public LinkKind {
+ public:
+  std::string name() const override { return "hooked sockets"; }
+  c10::DeviceType device_type() const override { return socket_links().device_type(); }
+  void check_available() const override {}
+  std::string identity(c10::Device device) const override {
+    hooks().on_identity();
+    return socket_links().identity(device);
+  }
+  std::string new_id() const override { return socket_links().new_id(); }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
+                                      c10::Device device) const override {
+    return std::make_unique<HookedLink>(socket_links().connect(id, end, device));
+  }
+};
+
+[[maybe_unused]] const bool added = (add_link_kind(*new HookedLinks), true);
+
+// Rank 0 waits for rank 1 as `wait` says, while another thread of it calls exit().
+void expect_exit_in_time(const std::function<void(const World&, std::atomic<bool>&)>& wait) {
+  auto ranks = ranks_with("hooked sockets", 2, [&](const World& world, const Say& say) {
+    std::atomic<bool> waits{false};
+    wait(world, waits);
+    if (world.rank() == 0) {
+      std::thread([&waits, say] {
+        while (!waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        say("exits");
+        std::exit(0);
+      }).detach();
+    }
+    GPipe pipe(layers([](int64_t) {}),
+               GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(pipe, device(world.rank())));
+  });
+  EXPECT_EQ(ranks->next(0), "exits");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(ranks->ends(0));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(WorldLinks, ExitDoesNotWaitForAnExchange) {
+  expect_exit_in_time([](const World& world, std::atomic<bool>& waits) {
+    hooks().on_identity = [&waits, comes = world.rank() == 0] {
+      if (!comes) std::this_thread::sleep_for(std::chrono::minutes(1));
+      waits = true;
+    };
+  });
+}
+
+TEST(WorldLinks, ExitDoesNotWaitForALink) {
+  expect_exit_in_time([](const World&, std::atomic<bool>& waits) {
+    hooks().may_connect = [&waits] {
+      waits = true;
+      return false;
+    };
+  });
+}
+
+// Another pipeline's links, which have no part in a failure, break when their other ends go after
+// it. That is seen late, when the next step has begun, and is no failure of that one.
+TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
+  auto ranks = ranks_with("hooked sockets", 2, [](const World& world, const Say& say) {
+    enum { kPasses, kWaits, kIsOver };
+    static std::atomic<int> state{kPasses};
+    hooks().on_check = [] {
+      if (state != kWaits) return;
+      while (state == kWaits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw std::runtime_error("too late");
+    };
+    const c10::Device here = device(world.rank());
+    const c10::Device there = device(2 + world.rank());
+    bool throws = false;
+    const auto make = [&](c10::Device where) {
+      return GPipe(layers([&](int64_t k) {
+                     if (k == 3 && throws) throw std::runtime_error("a layer's own");
+                   }),
+                   GPipeOptions({4, 4}).chunks(3).devices({where}).world(world));
+    };
+    GPipe one = make(here);
+    GPipe two = make(there);
+    say(stepped(one, here));
+    say(stepped(two, there));
+    throws = true;
+    if (world.rank() == 1) {
+      state = kWaits;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all links are asked
+    }
+    say(stepped(one, here));
+    throws = false;
+    std::thread([] {  // when the next step has begun
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      state = kIsOver;
+    })
+        .detach();
+    say(stepped(one, here));
+    say(stepped(two, there));
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("a layer's own")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
+  auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
+    GPipe pipe(layers([](int64_t) {}),
+               GPipeOptions({4, 4}).chunks(3).devices({device(0)}).world(world));
+    say(stepped(pipe, device(0)));
+    // They may go on.
+    GPipe other(layers([](int64_t) {}),
+                GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
+    say(stepped(other, device(world.rank())));
+  });
+  EXPECT_THAT(ranks.lines(), Each(AllOf(HasSubstr("ranks 0 and 1 are on the same device"),
+                                        HasSubstr("unset GPIPE_DEVICE_LINKS"))));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  ranks.expect_ends();
+}
+
+TEST(WorldLinks, AllProcessesHaveTheSameWay) {
+  setenv("GPIPE_DEVICE_LINKS", "host", /*overwrite=*/1);
+  const MasterPort port;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    WorldRanks::become(rank, 2, port.number());
+    if (rank == 1) setenv("GPIPE_DEVICE_LINKS", "sockets", /*overwrite=*/1);
+    say(outcome([] {
+      (void)World::from_environment(WorldRanks::quick());
+      return "connected";
+    }));
+  });
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.next(rank), AllOf(HasSubstr("GPIPE_DEVICE_LINKS"), HasSubstr("'host'"),
+                                        HasSubstr("'sockets'")));
+  }
+}
+
+// Each worker has a link to each that it sends to, all on one device. It is the last one, for it
+// starts threads, and children must have none.
+TEST(WorldLinks, RandomProgramsWithinAProcess) {
+  at::set_num_threads(1);
+  const World world(std::make_shared<LoopbackProcesses>(&socket_links()), /*rank=*/0, /*size=*/1);
+  int64_t equal = 0;
+  const int64_t before = sent_by_sockets();
+  check_programs(world, 20261126, 100, [&](const auto& outcome, const auto& program) {
+    EXPECT_FALSE(outcome.failed()) << "seed " << program.seed << ": " << outcome.what << "\n"
+                                   << testing::programs::to_text(program);
+    if (outcome.kind == testing::programs::Outcome::kEqual) ++equal;
+  });
+  EXPECT_GE(equal, 50);
+  EXPECT_GT(sent_by_sockets() - before, 100);
+}
+
+}  // namespace
+}  // namespace gpipe::distributed
