@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/search/generators.h"
 
 namespace gpipe::balance {
 namespace {

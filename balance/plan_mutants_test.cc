@@ -22,8 +22,8 @@
 #include "balance/plan_check.h"
 #include "balance/profile.h"
 #include "gpipe/cut_sizes.h"
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search/generators.h"
 
 namespace gpipe::balance {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
-#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/search/search.h"
 #include "gpipe/testing/bitwise.h"
 
 namespace gpipe::balance {

@@ -15,7 +15,7 @@
 #include "balance/step_model.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/search/search.h"
 
 namespace gpipe::balance {
 namespace {

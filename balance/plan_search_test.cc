@@ -16,7 +16,7 @@
 #include "balance/plan_check.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/search/search.h"
 #include "gpipe/schedule/simulate.h"
 #include "gpipe/testing/seed.h"
 

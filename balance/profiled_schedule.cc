@@ -1,7 +1,7 @@
 #include "balance/profiled_schedule.h"
 
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search/generators.h"
 
 namespace gpipe::balance {
 namespace {

@@ -12,8 +12,8 @@
 #include "diagnose/named_choices.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/default_schedule.h"
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/sequential.h"
 
 namespace gpipe::diagnosis {

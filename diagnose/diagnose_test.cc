@@ -26,8 +26,8 @@
 
 #include "command/other_load.h"
 #include "diagnose/diagnosis_text.h"
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/sequential.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"

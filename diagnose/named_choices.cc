@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "gpipe/schedule/named_schedule.h"
-#include "gpipe/schedule/search_work.h"
+#include "gpipe/schedule/search/search_work.h"
 
 namespace gpipe::diagnosis {
 namespace {

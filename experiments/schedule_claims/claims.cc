@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "experiments/schedule_claims/paired_idle.h"
-#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/search/generators.h"
 
 namespace gpipe::experiments {
 namespace {

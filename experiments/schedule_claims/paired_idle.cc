@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/search/generators.h"
 
 namespace gpipe::experiments {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "gpipe/schedule/schedule.h"
-#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/search/search.h"
 #include "gpipe/testing/processes/world_ranks.h"
 
 namespace gpipe::distributed {

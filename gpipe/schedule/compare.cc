@@ -15,9 +15,9 @@
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/run_main.h"
-#include "gpipe/schedule/comparison.h"
+#include "gpipe/schedule/commands/comparison.h"
+#include "gpipe/schedule/commands/flags.h"
 #include "gpipe/schedule/drawing.h"
-#include "gpipe/schedule/flags.h"
 #include "text/at_least.h"
 
 ABSL_FLAG(int64_t, workers, 4, "Number of workers.");

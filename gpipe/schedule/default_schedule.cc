@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/sequential.h"
 
 namespace gpipe {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/search/generators.h"
 #include "gpipe/schedule/sequential.h"
 #include "gpipe/schedule/verify.h"
 

@@ -10,9 +10,9 @@
 #include "absl/flags/flag.h"
 #include "command/flag_values.h"
 #include "command/run_main.h"
+#include "gpipe/schedule/commands/flags.h"
 #include "gpipe/schedule/csv_schedule.h"
 #include "gpipe/schedule/drawing.h"
-#include "gpipe/schedule/flags.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/schedule.h"
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/random_schedule.h"
+#include "gpipe/schedule/search/generators.h"
 #include "gpipe/testing/seed.h"
 
 namespace gpipe {

@@ -1,29 +1,7 @@
-// searched_order: the generators that search, with the work and the end that a caller gives.
-//
-// Internal to gpipe/schedule. A generator of its own has all of searched_work(); a search begins
-// with what these find, and counts that against its own budget.
+// What users include; the code is in gpipe/schedule/search/searched.h.
 #ifndef GPIPE_SCHEDULE_SEARCHED_H_
 #define GPIPE_SCHEDULE_SEARCHED_H_
 
-#include <cstdint>
-#include <functional>
-
-#include "gpipe/schedule/generators.h"
-#include "gpipe/schedule/optimize.h"
-#include "gpipe/schedule/workload.h"
-
-namespace gpipe::internal {
-
-enum class Searched : uint8_t { kZbH2, kZbV, kVHalf, kVMin, kDualPipeV };
-
-// The most simulated actions that the generator takes; 0 where it follows rules.
-int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches);
-
-// What the generator of this name makes, with at most `budget` of them.
-Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
-                         const GeneratorCosts& costs, int64_t budget,
-                         const std::function<bool()>& stop = {});
-
-}  // namespace gpipe::internal
+#include "gpipe/schedule/search/searched.h"  // IWYU pragma: export
 
 #endif  // GPIPE_SCHEDULE_SEARCHED_H_

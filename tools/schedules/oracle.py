@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The least makespans of small pipelines, proven: the data with which gpipe/schedule/search_test.cc compares.
+"""The least makespans of small pipelines, proven: the data with which gpipe/schedule/search/search_test.cc compares.
 
-    python3 -m pip install ortools && python3 tools/schedules/oracle.py > gpipe/schedule/oracle.txt
+    python3 -m pip install ortools && python3 tools/schedules/oracle.py > gpipe/schedule/search/oracle.txt
 
 It knows nothing of our code: it states when actions may run and lets a constraint solver (CP-SAT) find the least
 makespan and prove it. Backwards are split into input and weight gradient. A case that is not proven in its time is

@@ -5,7 +5,7 @@
 
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/random_schedule.h"
-#include "gpipe/schedule/search_work.h"
+#include "gpipe/schedule/search/search_work.h"
 
 namespace gpipe::testing::programs {
 namespace {

@@ -21,7 +21,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
-#include "gpipe/schedule/search.h"
+#include "gpipe/schedule/search/search.h"
 #include "gpipe/schedule/verify.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"

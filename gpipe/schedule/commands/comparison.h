@@ -1,0 +1,61 @@
+// compare: all known schedules for one pipeline, side by side. Internal to gpipe/schedule.
+#ifndef GPIPE_SCHEDULE_COMMANDS_COMPARISON_H_
+#define GPIPE_SCHEDULE_COMMANDS_COMPARISON_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe::internal {
+
+struct ComparisonOptions {
+  int64_t workers = 4;
+  int64_t micro_batches = 8;
+  // Of the layers that a worker has under one stage each: schedules with v stages a worker cut it
+  // into v of a v-th of the costs, and so is what they hold.
+  StageCost worker_cost = {1.0, 2.0, 1.0, 1.0};
+  double transfer = 0.0;
+  // What a worker may hold, in micro-batches of all its layers; 0: anything.
+  double memory = 0.0;
+  // The makespan may grow by this part until a link has no slack left.
+  double tolerance = 0.05;
+  std::vector<int64_t> stages_per_worker = {2, 4};  // of loops
+  bool search = true;
+  int64_t budget = 0;  // of each search
+  // Asked now and then; if it says true, what there is so far is all.
+  std::function<bool()> stop;
+};
+
+struct ComparisonRow {
+  std::string name;  // as schedule_by_name() has it, with "x4" behind if it has 4 stages a worker
+  Schedule schedule;
+  StageCost stage_cost;
+  double makespan = 0.0;
+  double bubble = 0.0;    // share of idle time
+  double peak = 0.0;      // micro-batches of all of a worker's layers, on the worst worker
+  int64_t splits = 0;     // split backwards of a worker, on average
+  int64_t transfers = 0;  // that a worker sends, on average
+  double slack = 0.0;     // link_slack()
+  bool fits = true;
+};
+
+// Best first; those that do not fit come last. At least one, however early `stop` says so. Throws
+// std::invalid_argument for options that make no sense.
+std::vector<ComparisonRow> compare(const ComparisonOptions& options);
+
+// Empty if one of them fits. Otherwise that none does, and the nearest that would: for an error.
+std::string nothing_fits(const std::vector<ComparisonRow>& rows);
+
+// Tables for people, and for programs.
+std::string to_text(const std::vector<ComparisonRow>& rows);
+std::string to_json(const std::vector<ComparisonRow>& rows);
+// The timelines, one below the other, on one scale.
+std::string to_svg(const std::vector<ComparisonRow>& rows, double transfer);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SCHEDULE_COMMANDS_COMPARISON_H_

@@ -1,0 +1,252 @@
+#include "gpipe/schedule/search/anneal.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+namespace gpipe::internal {
+namespace {
+
+// Moves are small: an action passes at most so many others.
+constexpr size_t kFarthest = 4;
+// The part of moves that take an action of the critical path. Only such can shorten it; the others
+// make room for them.
+constexpr double kCritical = 0.8;
+// The part of moves that do the same to several micro-batches in a row, as a steady state needs it.
+constexpr double kSeveral = 0.05;
+// The part of moves that join or split a backward, where that changes times.
+constexpr double kJoin = 0.15;
+// Of every other start, the part of moves that exchange two actions of a kind, of two stages of a
+// worker: it holds as much as before, where an action that moves alone would hold more on its way.
+// Not in a V, whose two stages are far from alike: there it finds less.
+constexpr double kExchange = 0.2;
+// How much the mean end of the workers counts beside the makespan. On its own the makespan is the
+// same for most changes, and says nothing of where they lead.
+constexpr double kMeanEnd = 0.5;
+
+constexpr double kSame = 1e-9;
+// A move takes more than a look at its tokens, which is nothing next to the run that follows. After
+// so many moves in a row that none followed, it counts: a workload may admit no move at all.
+constexpr int32_t kInVain = 1000;
+constexpr int64_t kMoveInVain = 8;
+// How much work is between two questions whether to stop: a few milliseconds.
+constexpr int64_t kAskEvery = 200'000;
+
+// Moves the occurrences of a token, from `index` on, by up to `far` places, past anything but
+// itself. Returns whether anything moved.
+bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, bool earlier) {
+  const Token each = (*tokens)[index];
+  const auto size = static_cast<std::ptrdiff_t>(tokens->size());
+  const std::ptrdiff_t step = earlier ? -1 : 1;
+  const auto begin = tokens->begin();
+  bool moved = false;
+  // Those that move earlier are taken from the front, the others from the back, so that none is in
+  // the way of the next.
+  auto from = static_cast<std::ptrdiff_t>(index);
+  while (count-- > 0 && from >= 0 && from < size) {
+    std::ptrdiff_t to = from;
+    for (size_t k = 0; k < far; ++k) {
+      if (to + step < 0 || to + step >= size || begin[to + step] == each) break;
+      to += step;
+    }
+    if (to < from) std::rotate(begin + to, begin + from, begin + from + 1);
+    if (to > from) std::rotate(begin + from, begin + from + 1, begin + to + 1);
+    moved = moved || to != from;
+    do from -= step;
+    while (from >= 0 && from < size && begin[from] != each);
+  }
+  return moved;
+}
+
+// Exchanges the token at `index` with the nearest one before or behind it that has its kind and
+// another stage. Returns whether there is one.
+bool exchange(WorkerOrder* tokens, size_t index, bool earlier) {
+  const Token each = (*tokens)[index];
+  const auto differs = [each](Token other) {
+    return kind_of(other) == kind_of(each) && other != each;
+  };
+  const auto here = tokens->begin() + static_cast<std::ptrdiff_t>(index);
+  if (earlier) {
+    const auto found = std::find_if(std::make_reverse_iterator(here), tokens->rend(), differs);
+    if (found == tokens->rend()) return false;
+    std::iter_swap(here, found);
+    return true;
+  }
+  const auto found = std::find_if(here, tokens->end(), differs);
+  if (found == tokens->end()) return false;
+  std::iter_swap(here, found);
+  return true;
+}
+
+// Whether workers have several stages, but not as in a V.
+bool exchanges(const Workload& workload) {
+  if (workload.stages <= workload.workers) return false;
+  bool v_shape = workload.stages == 2 * workload.workers;
+  for (size_t s = 0; s < workload.worker_of.size(); ++s) {
+    v_shape =
+        v_shape && workload.worker_of[s] == workload.worker_of[workload.worker_of.size() - 1 - s];
+  }
+  return !v_shape;
+}
+
+// Makes a whole backward of the input gradient at `index` and its weight gradient, or halves of a
+// whole one, the second up to `far` places later. Returns whether it could.
+bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
+  const Token each = (*tokens)[index];
+  const int32_t stage = stage_of(each);
+  const Token whole = token(ActionKind::kBackward, stage);
+  const Token weight = token(ActionKind::kWeightGradient, stage);
+  const auto begin = tokens->begin();
+  const auto first = begin + static_cast<std::ptrdiff_t>(index);
+  if (kind_of(each) == ActionKind::kInputGradient) {
+    // With no other pending, the next weight gradient is that of the same cell.
+    const auto second = std::find(first, tokens->end(), weight);
+    if (second == tokens->end()) return false;
+    *first = whole;
+    tokens->erase(second);
+    return true;
+  }
+  if (kind_of(each) != ActionKind::kBackward) return false;
+  *first = token(ActionKind::kInputGradient, stage);
+  auto to = first + 1;
+  for (size_t k = 0; k < far && to != tokens->end() && *to != whole; ++k) ++to;
+  tokens->insert(to, weight);
+  return true;
+}
+
+}  // namespace
+
+bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order) {
+  const auto w = static_cast<size_t>(worker);
+  const double limit = workload.limit[w] * (1.0 + kSame);
+  thread_local std::vector<std::array<int32_t, 3>> counts;
+  counts.resize(std::max(counts.size(), static_cast<size_t>(workload.stages)));
+  for (const int32_t stage : workload.stages_of[w]) counts[static_cast<size_t>(stage)] = {0, 0, 0};
+  double memory = 0.0;
+  for (const Token each : order) {
+    const auto stage = static_cast<size_t>(stage_of(each));
+    auto& [forwards, firsts, seconds] = counts[stage];
+    switch (kind_of(each)) {
+      case ActionKind::kForward:
+        ++forwards;
+        memory += workload.held[stage];
+        break;
+      case ActionKind::kBackward:
+        if (firsts != seconds || firsts == forwards) return false;
+        ++firsts;
+        ++seconds;
+        memory -= workload.held[stage];
+        break;
+      case ActionKind::kInputGradient:
+        if (firsts == forwards) return false;
+        ++firsts;
+        memory += workload.waiting[stage] - workload.held[stage];
+        break;
+      case ActionKind::kWeightGradient:
+        if (seconds == firsts) return false;
+        ++seconds;
+        memory -= workload.waiting[stage];
+        break;
+    }
+    if (memory > limit) return false;
+  }
+  return true;
+}
+
+double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order) {
+  const double unit = workload.mean_cost();
+  const bool joins = annealing.joins && workload.whole_differs();
+  const bool by_exchange = annealing.seed % 2 == 0 && exchanges(workload);
+  if (!timing->run(*order)) return std::numeric_limits<double>::infinity();
+  double value = 0.0;  // what is asked for, without what only guides
+  const auto rate = [&](const Order& rated) {
+    const double guide = kMeanEnd * timing->mean_end();
+    value = annealing.objective ? annealing.objective(timing, rated) : timing->makespan();
+    return value + guide;
+  };
+  Draws draws(annealing.seed);
+  Order current = *order;
+  std::vector<Timing::Place> path;
+  timing->critical_path(current, &path);
+  timing->keep();
+  double rating = rate(current);
+  double best = value;
+  WorkerOrder kept;
+  size_t all = 0;
+  for (const WorkerOrder& tokens : current) all += tokens.size();
+  const auto path_work = static_cast<int64_t>(all / 10);
+  int32_t in_vain = 0;  // moves without a run, in a row
+  const int64_t start = timing->actions();
+  int64_t ask = 0;
+  while (true) {
+    const int64_t done = timing->actions() - start;
+    if (done >= annealing.budget || best <= annealing.bound + kSame * unit) break;
+    if (done >= ask) {
+      if (annealing.stop && annealing.stop()) break;
+      ask = done + kAskEvery;
+    }
+    const double part = static_cast<double>(done) / static_cast<double>(annealing.budget);
+    const double heat = unit * annealing.hot * std::pow(annealing.cold / annealing.hot, part);
+    size_t worker = 0;
+    size_t index = 0;
+    if (draws.part() < kCritical && !path.empty()) {
+      const Timing::Place place = path[static_cast<size_t>(draws.below(path.size()))];
+      worker = static_cast<size_t>(place.worker);
+      index = static_cast<size_t>(place.index);
+    } else {
+      worker = static_cast<size_t>(draws.below(current.size()));
+      if (current[worker].empty()) {
+        timing->count(1);
+        continue;
+      }
+      index = static_cast<size_t>(draws.below(current[worker].size()));
+    }
+    WorkerOrder& tokens = current[worker];
+    kept = tokens;
+    const size_t far = 1 + static_cast<size_t>(draws.below(kFarthest));
+    const bool earlier = draws.next() >> 40 & 1;
+    const bool several = draws.part() < kSeveral;
+    bool moved = false;
+    if (joins && draws.part() < kJoin) {
+      moved = join_or_split(&tokens, index, far);
+    } else if (by_exchange && draws.part() < kExchange) {
+      moved = exchange(&tokens, index, earlier);
+    } else {
+      const int32_t count =
+          several ? 2 + draws.below(static_cast<size_t>(workload.micro_batches)) : 1;
+      moved = move_tokens(&tokens, index, far, count, earlier);
+    }
+    timing->count(look_work(tokens.size()) + (in_vain >= kInVain ? kMoveInVain : 0));
+    in_vain = std::min(in_vain + 1, kInVain);
+    if (!moved) continue;
+    if (!keeps_limits(workload, static_cast<int32_t>(worker), tokens)) {
+      tokens.swap(kept);
+      continue;
+    }
+    in_vain = 0;
+    const auto first = std::mismatch(tokens.begin(), tokens.end(), kept.begin(), kept.end()).first;
+    if (!timing->rerun(current, worker, static_cast<size_t>(first - tokens.begin()))) {
+      tokens.swap(kept);
+      continue;
+    }
+    const double new_rating = rate(current);
+    if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) {
+      tokens.swap(kept);
+      continue;
+    }
+    rating = new_rating;
+    if (value < best - kSame * unit) {
+      best = value;
+      *order = current;
+    }
+    if (annealing.objective) timing->run(current);  // it may have run other cases
+    timing->keep();
+    timing->critical_path(current, &path);
+    timing->count(path_work);
+  }
+  return best;
+}
+
+}  // namespace gpipe::internal

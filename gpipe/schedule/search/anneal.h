@@ -1,0 +1,60 @@
+// anneal: changes an order a little, again and again, towards a better one. Internal to
+// gpipe/schedule.
+#ifndef GPIPE_SCHEDULE_SEARCH_ANNEAL_H_
+#define GPIPE_SCHEDULE_SEARCH_ANNEAL_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "gpipe/schedule/search/workload.h"
+
+namespace gpipe::internal {
+
+// A small generator with the same numbers everywhere.
+class Draws {
+ public:
+  explicit Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0xD1B54A32D192ED03u) {}
+  uint64_t next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+  // 0 .. count - 1
+  int32_t below(size_t count) { return static_cast<int32_t>((next() >> 33) % count); }
+  // 0 .. 1
+  double part() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+ private:
+  uint64_t state_;
+};
+
+struct Annealing {
+  uint64_t seed = 1;
+  // Simulated actions.
+  int64_t budget = 0;
+  // Worsenings that are taken at the start and at the end, in the time of a mean action.
+  double hot = 0.5;
+  double cold = 0.03;
+  // Asked now and then: ends it.
+  std::function<bool()> stop;
+  // The least that is worth to be reached: ends it there.
+  double bound = 0.0;
+  // Whether backwards may be joined and split.
+  bool joins = true;
+  // What is made small instead of the makespan. Called after a run of the order on the timing; may
+  // run it again. Empty: the makespan.
+  std::function<double(Timing*, const Order&)> objective;
+};
+
+// Improves `order`, which must run and keep the limits. Returns its objective. The result is never
+// worse. All that it does counts on the timing, moves that are refused included: `budget` and at
+// most one more run.
+double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order);
+
+// Whether the worker's list can be part of an order: its counts and its memory.
+bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SCHEDULE_SEARCH_ANNEAL_H_

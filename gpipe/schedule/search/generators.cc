@@ -1,0 +1,349 @@
+#include "gpipe/schedule/search/generators.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/search/greedy.h"
+#include "gpipe/schedule/search/loop_pattern.h"
+#include "gpipe/schedule/search/optimize.h"
+#include "gpipe/schedule/search/searched.h"
+#include "gpipe/schedule/search/v_pattern.h"
+#include "gpipe/schedule/search/workload.h"
+
+namespace gpipe {
+namespace {
+
+using internal::Order;
+using internal::Searched;
+using internal::to_schedule;
+using internal::token;
+using internal::v_pattern;
+using internal::WorkerOrder;
+using internal::Workload;
+
+constexpr auto kF = ActionKind::kForward;
+constexpr auto kB = ActionKind::kBackward;
+constexpr auto kI = ActionKind::kInputGradient;
+constexpr auto kW = ActionKind::kWeightGradient;
+
+void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
+  if (workers < 1 || v < 1 || micro_batches < 1) {
+    throw std::invalid_argument(
+        std::string(who) + ": workers, stages per worker and micro-batches must be at least 1, " +
+        "got " + std::to_string(workers) + ", " + std::to_string(v) + " and " +
+        std::to_string(micro_batches) + "; the least is 1 of each");
+  }
+  const int64_t most = Schedule::kMostCells;
+  if (workers > most / v || workers * v > most / micro_batches) {
+    throw std::invalid_argument(std::string(who) + ": at most 2^24 cells (stages x micro-batches)" +
+                                ", got " + std::to_string(workers) + " workers x " +
+                                std::to_string(v) + " stages x " + std::to_string(micro_batches) +
+                                " micro-batches");
+  }
+}
+
+// Interleaved schedules, whole and split. `warm_up` has the number of forwards of each worker
+// before its first backward. Micro-batches go through a loop in groups of at least `workers` each,
+// if there are so many.
+template <typename WarmUp>
+Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& warm_up,
+              bool split) {
+  internal::LoopPattern pattern;
+  pattern.workers = workers;
+  pattern.v = v;
+  pattern.groups =
+      internal::even_groups(micro_batches, std::max<int64_t>(1, micro_batches / workers));
+  pattern.split = split;
+  Order order;
+  for (int64_t worker = 0; worker < workers; ++worker) {
+    order.push_back(internal::loop_order(pattern, worker, warm_up(worker, pattern.groups.front())));
+  }
+  return to_schedule(order, workers * v, micro_batches);
+}
+
+Workload workload_of(const Placement& placement, int64_t micro_batches, const GeneratorCosts& costs,
+                     double limit) {
+  for (const double each : {costs.stage.forward, costs.stage.backward, costs.stage.input_gradient,
+                            costs.stage.weight_gradient, costs.transfer}) {
+    if (std::isfinite(each) && each >= 0.0) continue;
+    throw std::invalid_argument("GeneratorCosts: costs must be finite and at least 0, got " +
+                                std::to_string(each));
+  }
+  return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
+}
+
+// Without a reason to join halves; that is the caller's to ask for (join.h).
+GeneratorCosts only_split(GeneratorCosts costs) {
+  costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;
+  return costs;
+}
+
+// What a search of a generator may take.
+struct Effort {
+  int64_t budget;
+  const std::function<bool()>& stop;
+
+  internal::Optimizing optimizing(std::vector<Order> seeds, double part = 1.0) const {
+    internal::Optimizing result;
+    result.seeds = std::move(seeds);
+    result.budget = static_cast<int64_t>(part * static_cast<double>(budget));
+    result.stop = stop;
+    return result;
+  }
+};
+
+// The best order in a V that a search finds with so much memory, and with this part of the work.
+// There always is one: a worker has room for one micro-batch in each of its stages.
+internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
+                              int64_t limit, std::vector<Order> seeds, const Effort& effort,
+                              double part = 1.0) {
+  const Workload workload = workload_of(Placement::v_shape(workers), micro_batches, costs,
+                                        static_cast<double>(std::max<int64_t>(limit, 2)));
+  return *internal::optimize(workload, effort.optimizing(std::move(seeds), part));
+}
+
+// What a search makes of patterns with these steps.
+internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
+                                     int64_t limit,
+                                     const std::vector<std::array<int64_t, 2>>& steps,
+                                     const Effort& effort) {
+  costs = only_split(costs);
+  std::vector<Order> seeds;
+  for (const auto& [up, down] : steps) {
+    if (!seeds.empty() && effort.stop && effort.stop()) break;
+    if (auto order = v_pattern(workers, micro_batches, up, down))
+      seeds.push_back(std::move(*order));
+  }
+  // Where all actions take the same, most changes of an order change no time, and nothing says
+  // where they lead. Then first with costs that are a little off.
+  const StageCost& cost = costs.stage;
+  double part = 1.0;
+  int64_t actions = 0;
+  if (costs.transfer == 0.0 && cost.forward == cost.input_gradient &&
+      cost.forward == cost.weight_gradient && limit < 2 * workers) {
+    GeneratorCosts off = costs;
+    off.stage.weight_gradient *= 0.9;
+    internal::Optimized first =
+        best_in_v(workers, micro_batches, only_split(off), limit, seeds, effort, 0.54);
+    actions = first.actions;
+    seeds = {std::move(first.order)};
+    part = 0.325;
+  }
+  internal::Optimized best =
+      best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
+  best.actions += actions;
+  return best;
+}
+
+// DualPipeV's eight steps, for at least 2p micro-batches.
+Order dualpipe_order(int64_t workers, int64_t micro_batches) {
+  Order order;
+  for (int64_t r = 0; r < workers; ++r) {
+    WorkerOrder& tokens = order.emplace_back();
+    const int32_t stages[] = {static_cast<int32_t>(r), static_cast<int32_t>(2 * workers - 1 - r)};
+    std::deque<int32_t> pending;
+    const auto forward = [&](int chunk) { tokens.push_back(token(kF, stages[chunk])); };
+    const auto backward = [&](int chunk, bool split = false) {
+      tokens.push_back(token(split ? kI : kB, stages[chunk]));
+      if (split) pending.push_back(stages[chunk]);
+    };
+    const auto weight = [&] {
+      tokens.push_back(token(kW, pending.front()));
+      pending.pop_front();
+    };
+    for (int64_t k = 0; k < 2 * (workers - r - 1); ++k) forward(0);
+    for (int64_t k = 0; k < r + 1; ++k) {
+      forward(0);
+      forward(1);
+    }
+    for (int64_t k = 0; k < workers - r - 1; ++k) {
+      backward(1, true);
+      weight();
+      forward(1);
+    }
+    for (int64_t k = 0; k < micro_batches - 2 * workers + r + 1; ++k) {
+      forward(0);
+      backward(1);
+      forward(1);
+      backward(0);
+    }
+    for (int64_t k = 0; k < workers - r - 1; ++k) {
+      backward(1);
+      forward(1);
+      backward(0);
+    }
+    // The second half of these is split; where it begins depends on the worker's parity.
+    bool split = false;
+    for (int64_t k = 0; k < r + 1; ++k) {
+      if (k == (r + 1) / 2 && r % 2 == 1) split = true;
+      backward(1, split);
+      if (k == (r + 1) / 2 && r % 2 == 0) split = true;
+      backward(0, split);
+    }
+    for (int64_t k = 0; k < workers - r - 1; ++k) {
+      weight();
+      backward(0, true);
+    }
+    for (int64_t k = 0; k < r + 1; ++k) weight();
+  }
+  return order;
+}
+
+Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
+                           const GeneratorCosts& costs) {
+  // A training asks for the same schedule in every step.
+  constexpr size_t kKept = 64;
+  using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
+  const StageCost& stage = costs.stage;
+  const Key key = {
+      which,
+      workers,
+      micro_batches,
+      {stage.forward, stage.backward, stage.input_gradient, stage.weight_gradient, costs.transfer}};
+  static std::mutex mutex;
+  static auto* const kept = new std::map<Key, Schedule>;  // threads may outlive the statics
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (const auto known = kept->find(key); known != kept->end()) return known->second;
+  }
+  const internal::Optimized found = internal::searched_order(
+      which, workers, micro_batches, costs, internal::searched_work(which, workers, micro_batches));
+  Schedule schedule = to_schedule(found.order, workers * v, micro_batches);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (kept->size() >= kKept) kept->clear();
+  kept->emplace(key, schedule);
+  return schedule;
+}
+
+}  // namespace
+
+Schedule fill_drain(int64_t stages, int64_t micro_batches) {
+  check("fill_drain", stages, 1, micro_batches);
+  Order order;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    WorkerOrder& tokens = order.emplace_back(static_cast<size_t>(micro_batches), token(kF, stage));
+    tokens.insert(tokens.end(), static_cast<size_t>(micro_batches), token(kB, stage));
+  }
+  return to_schedule(order, stages, micro_batches);
+}
+
+Schedule interleaved(int64_t workers, int64_t v, int64_t micro_batches) {
+  check("interleaved", workers, v, micro_batches);
+  if (v == 1) return Schedule::one_f_one_b(workers, micro_batches);
+  return loop(
+      workers, v, micro_batches,
+      [&](int64_t worker, int64_t group) { return 2 * (workers - 1 - worker) + (v - 1) * group; },
+      /*split=*/false);
+}
+
+Schedule looped_breadth_first(int64_t workers, int64_t v, int64_t micro_batches) {
+  check("looped_breadth_first", workers, v, micro_batches);
+  Order order;
+  for (int64_t worker = 0; worker < workers; ++worker) {
+    WorkerOrder& tokens = order.emplace_back();
+    const auto all = [&](ActionKind kind, int64_t local) {
+      tokens.insert(tokens.end(), static_cast<size_t>(micro_batches),
+                    token(kind, static_cast<int32_t>(local * workers + worker)));
+    };
+    for (int64_t local = 0; local < v; ++local) all(kF, local);
+    for (int64_t local = v; local-- > 0;) all(kB, local);
+  }
+  return to_schedule(order, workers * v, micro_batches);
+}
+
+Schedule zero_bubble_interleaved(int64_t workers, int64_t v, int64_t micro_batches) {
+  check("zero_bubble_interleaved", workers, v, micro_batches);
+  return loop(
+      workers, v, micro_batches,
+      [&](int64_t worker, int64_t group) { return workers - 1 - worker + (v - 1) * group; },
+      /*split=*/true);
+}
+
+Schedule zb_h1(int64_t stages, int64_t micro_batches) {
+  check("zb_h1", stages, 1, micro_batches);
+  return zero_bubble_interleaved(stages, 1, micro_batches);
+}
+
+Schedule zb_h2(int64_t stages, int64_t micro_batches, const GeneratorCosts& costs) {
+  check("zb_h2", stages, 1, micro_batches);
+  return searched_schedule(Searched::kZbH2, stages, 1, micro_batches, costs);
+}
+
+Schedule zb_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
+  check("zb_v", workers, 2, micro_batches);
+  return searched_schedule(Searched::kZbV, workers, 2, micro_batches, costs);
+}
+
+Schedule v_half(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
+  check("v_half", workers, 2, micro_batches);
+  return searched_schedule(Searched::kVHalf, workers, 2, micro_batches, costs);
+}
+
+Schedule v_min(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
+  check("v_min", workers, 2, micro_batches);
+  return searched_schedule(Searched::kVMin, workers, 2, micro_batches, costs);
+}
+
+Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs) {
+  check("dualpipe_v", workers, 2, micro_batches);
+  return searched_schedule(Searched::kDualPipeV, workers, 2, micro_batches, costs);
+}
+
+namespace internal {
+
+int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
+  if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;
+  // It grows with the pipeline, but less than what there is to find, so that large ones are made in
+  // seconds.
+  return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
+}
+
+Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
+                         const GeneratorCosts& costs, int64_t budget,
+                         const std::function<bool()>& stop) {
+  const Effort effort{std::min(budget, searched_work(which, workers, micro_batches)), stop};
+  switch (which) {
+    case Searched::kZbH2: {
+      const Workload workload =
+          workload_of(Placement::one_each(workers), micro_batches, only_split(costs),
+                      static_cast<double>(2 * workers - 1));
+      // An input gradient if there is one, else a forward if there is room, else a weight gradient.
+      GreedyRule rule = GreedyRule::of(workload);
+      rule.most_live.assign(static_cast<size_t>(workers), static_cast<int32_t>(micro_batches));
+      rule.gap.assign(static_cast<size_t>(workers), 0.0);
+      std::vector<Order> seeds(1);
+      if (!Greedy(workload).run(rule, &seeds.front(), stop)) seeds.clear();
+      return *optimize(workload, effort.optimizing(std::move(seeds)));
+    }
+    case Searched::kZbV:
+      return best_of_patterns(workers, micro_batches, costs, 2 * workers, all_steps(), effort);
+    case Searched::kVHalf:
+      return best_of_patterns(workers, micro_batches, costs, workers + 2, {{2, 1}, {1, 1}}, effort);
+    case Searched::kVMin:
+      return best_of_patterns(workers, micro_batches, costs, least_held(workers), {{1, 1}}, effort);
+    case Searched::kDualPipeV:
+      break;
+  }
+  Optimized result;
+  if (micro_batches >= 2 * workers) {
+    result.order = dualpipe_order(workers, micro_batches);
+    return result;
+  }
+  // Most of its backwards are whole, so they count as what they take.
+  Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
+  return best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)}, effort);
+}
+
+}  // namespace internal
+}  // namespace gpipe

@@ -1,0 +1,497 @@
+#include "gpipe/schedule/search/optimize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/search/anneal.h"
+#include "gpipe/schedule/search/greedy.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Candidate {
+  Order order;
+  double makespan = kNever;
+  int32_t seed = -1;
+};
+
+// Rules of greedy workers, varied towards a short makespan.
+class RuleSearch {
+ public:
+  RuleSearch(const Workload& workload, const Optimizing& optimizing)
+      : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
+
+  int64_t actions() const { return greedy_.actions() + saved_; }
+  // Of the orders that were made: they count beside the work to make them.
+  int64_t order_actions() const { return order_actions_; }
+
+  // The best places for the weight gradients of an order: the same rule for all workers, with
+  // `most` work or little more, then `budget` to vary it by worker.
+  Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
+    Candidate best;
+    tried_.clear();
+    GreedyRule rule = GreedyRule::of(workload_);
+    rule.sequence = &sequence;
+    GreedyRule best_rule = rule;
+    double rating = kNever;
+    int64_t start = work();
+    for (const int32_t most_pending : {1 << 30, 8, 4, 2, 1, 0}) {
+      for (const double gap : {1.0, 0.75, 0.5, 0.25, 0.0, 1e6}) {
+        if (work() - start > most || (rating < kNever && stopped())) break;
+        std::fill(rule.gap.begin(), rule.gap.end(), gap);
+        std::fill(rule.most_pending.begin(), rule.most_pending.end(), most_pending);
+        const double new_rating = rate(rule, &best);
+        if (new_rating >= rating) continue;
+        rating = new_rating;
+        best_rule = rule;
+      }
+    }
+    start = work();
+    Draws draws(1);
+    while (work() - start < budget && rating < kNever && !stopped()) {
+      rule = best_rule;
+      const auto worker = static_cast<size_t>(draws.below(rule.gap.size()));
+      if (draws.below(2) == 0) {
+        rule.gap[worker] = 0.1 * draws.below(13);
+      } else {
+        rule.most_pending[worker] = draws.below(10);
+        if (rule.most_pending[worker] == 9) rule.most_pending[worker] = 1 << 30;
+      }
+      const double new_rating = rate(rule, &best);
+      if (new_rating > rating) continue;
+      rating = new_rating;
+      best_rule = rule;
+    }
+    return best;
+  }
+
+  // By a rule that is drawn: a start that is unlike the others.
+  Candidate drawn(Draws* draws) {
+    GreedyRule rule = GreedyRule::of(workload_);
+    rule.gradients_first = draws->below(2) == 0;
+    std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * draws->below(5));
+    if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
+    // As many live micro-batches in the first stage of each worker, as many in the second, ...
+    const size_t most =
+        static_cast<size_t>(*std::max_element(rule.most_live.begin(), rule.most_live.end()));
+    std::vector<int32_t> live;
+    for (const std::vector<int32_t>& local : workload_.stages_of) {
+      for (size_t k = 0; k < local.size(); ++k) {
+        if (k == live.size()) live.push_back(1 + draws->below(most));
+        rule.most_live[static_cast<size_t>(local[k])] = live[k];
+      }
+    }
+    Candidate candidate;
+    tried_.clear();
+    rate(rule, &candidate);
+    return candidate;
+  }
+
+  // One of several starts; `budget` for it.
+  Candidate run(int32_t number, int64_t budget) {
+    GreedyRule rule = GreedyRule::of(workload_);
+    if (number & 1) std::fill(rule.gap.begin(), rule.gap.end(), 0.5);
+    rule.gradients_first = (number & 2) == 0;
+    rule.gradient_bonus = number & 4 ? 0.25 : 0.0;
+    if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
+    const double unit = workload_.mean_cost();
+    Draws draws(static_cast<uint64_t>(number) + 1);
+    Candidate best;
+    tried_.clear();
+    double rating = rate(rule, &best);
+    const int64_t start = work();
+    while (work() - start < budget && !stopped()) {
+      const double part = static_cast<double>(work() - start) / static_cast<double>(budget);
+      const double heat = unit * kHot * std::pow(kCold / kHot, part);
+      const GreedyRule changed = change(rule, &draws);
+      const double new_rating = rate(changed, &best);
+      if (new_rating > rating && draws.part() >= std::exp((rating - new_rating) / heat)) continue;
+      rating = new_rating;
+      rule = changed;
+    }
+    return best;
+  }
+
+ private:
+  static constexpr double kHot = 2.0;
+  static constexpr double kCold = 0.05;
+  static constexpr double kMeanEnd = 0.2;
+
+  bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
+  int64_t work() const { return actions() + order_actions_; }
+
+  // What a rule led to, since `best` was begun.
+  struct Tried {
+    GreedyRule rule;
+    GreedyMargins margins;
+    double rating = kNever;
+    int64_t actions = 0;
+    int64_t order_actions = 0;
+  };
+  static constexpr size_t kMostTried = 64;
+
+  double rate(const GreedyRule& rule, Candidate* best) {
+    // The work of what is known counts as if it were done again: what is found with a budget does
+    // not depend on what is remembered.
+    for (const Tried& tried : tried_) {
+      if (!tried.margins.cover(tried.rule, rule)) continue;
+      saved_ += tried.actions;
+      order_actions_ += tried.order_actions;
+      return tried.rating;
+    }
+    const int64_t before = greedy_.actions();
+    if (!greedy_.run(rule, &order_, optimizing_.stop)) return kNever;
+    int64_t count = 0;
+    for (const WorkerOrder& tokens : order_) count += static_cast<int64_t>(tokens.size());
+    order_actions_ += count;
+    const double makespan = greedy_.makespan();
+    if (makespan < best->makespan) {
+      best->makespan = makespan;
+      best->order = order_;
+    }
+    const double rating = makespan + kMeanEnd * greedy_.mean_end();
+    Tried& tried = tried_.size() < kMostTried ? tried_.emplace_back() : tried_[next_ % kMostTried];
+    ++next_;
+    tried = {rule, greedy_.margins(), rating, greedy_.actions() - before, count};
+    return rating;
+  }
+
+  GreedyRule change(GreedyRule rule, Draws* draws) const {
+    const size_t stages = rule.most_live.size();
+    const bool wholes = optimizing_.split && workload_.whole_differs();
+    const auto which = static_cast<size_t>(draws->below(stages + (wholes ? 5 : 4)));
+    const auto vary = [&](size_t stage) {
+      int32_t& most = rule.most_live[stage];
+      most = std::clamp(most + (draws->next() >> 40 & 1 ? 1 : -1), 1, workload_.micro_batches);
+    };
+    if (which < stages) {
+      vary(which);
+      if (draws->below(3) == 0) vary(static_cast<size_t>(draws->below(stages)));
+    } else if (which == stages) {
+      const int32_t most = draws->below(8);
+      std::fill(rule.most_pending.begin(), rule.most_pending.end(), most == 7 ? 1 << 30 : most);
+    } else if (which == stages + 1) {
+      std::fill(rule.gap.begin(), rule.gap.end(), 0.1 * draws->below(13));
+    } else if (which == stages + 2) {
+      rule.gradient_bonus = 0.1 * draws->below(11);
+    } else if (which == stages + 3) {
+      rule.depth_bonus = 0.2 * draws->below(11);
+    } else {
+      rule.whole.resize(stages, false);
+      const auto stage = static_cast<size_t>(draws->below(stages));
+      rule.whole[stage] = !rule.whole[stage];
+    }
+    return rule;
+  }
+
+  const Workload& workload_;
+  const Optimizing& optimizing_;
+  Greedy greedy_;
+  Order order_;
+  std::vector<Tried> tried_;  // the last ones
+  size_t next_ = 0;
+  int64_t saved_ = 0;
+  int64_t order_actions_ = 0;
+};
+
+// The best first, at most `count` different ones.
+void keep_best(std::vector<Candidate>* candidates, size_t count) {
+  std::stable_sort(candidates->begin(), candidates->end(),
+                   [](const Candidate& a, const Candidate& b) { return a.makespan < b.makespan; });
+  std::vector<Candidate> kept;
+  for (Candidate& candidate : *candidates) {
+    if (kept.size() == count || candidate.makespan == kNever) break;
+    const bool known = std::any_of(kept.begin(), kept.end(), [&](const Candidate& other) {
+      return other.order == candidate.order;
+    });
+    if (!known) kept.push_back(std::move(candidate));
+  }
+  *candidates = std::move(kept);
+}
+
+// With how many micro-batches a steady state shows.
+int32_t enough_micro_batches(const Workload& workload) {
+  return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
+}
+
+// Times beyond what a double holds would compare as equal.
+void check_finite_total(const Workload& workload) {
+  double total = 0.0;
+  for (const auto& costs : workload.cost) {
+    for (const double cost : costs) total += cost * static_cast<double>(workload.micro_batches);
+  }
+  for (const double takes : workload.activation_takes) total += takes;
+  for (const double takes : workload.gradient_takes) total += takes;
+  for (const auto& skips : workload.skips_into) {
+    for (const Workload::Skip& skip : skips) total += skip.activation_takes + skip.gradient_takes;
+  }
+  if (std::isfinite(total)) return;
+  throw std::invalid_argument(
+      "the costs of all actions add up to more than a double holds; give them in a larger unit");
+}
+
+}  // namespace
+
+std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
+                               Timing* timing) {
+  const int32_t periods = more.micro_batches - fewer.micro_batches;
+  Order result(order.size());
+  std::optional<Order> best;
+  double least = kNever;
+  // From the middle outwards; where a worker repeats earlier than its neighbor, others wait.
+  for (const double where : {0.5, 0.4, 0.6}) {
+    bool all = true;
+    size_t looked = 0;
+    for (size_t worker = 0; worker < order.size() && all; ++worker) {
+      const WorkerOrder& tokens = order[worker];
+      const std::vector<int32_t>& local = fewer.stages_of[worker];
+      // The parts that begin at each place: those that have each stage's forward, first and second
+      // part once.
+      const auto is_period = [&](size_t begin, size_t* end) {
+        std::vector<int32_t> counts(3 * local.size(), 0);
+        size_t missing = counts.size();
+        for (size_t k = begin; k < tokens.size() && missing > 0; ++k, ++looked) {
+          const auto local_index = static_cast<size_t>(
+              std::lower_bound(local.begin(), local.end(), stage_of(tokens[k])) - local.begin());
+          const ActionKind kind = kind_of(tokens[k]);
+          const auto add = [&](size_t part) {
+            --missing;
+            return ++counts[3 * local_index + part] == 1;
+          };
+          bool once = true;
+          if (kind == ActionKind::kForward) once = add(0);
+          if (kind == ActionKind::kInputGradient || kind == ActionKind::kBackward) once = add(1);
+          if (once && (kind == ActionKind::kWeightGradient || kind == ActionKind::kBackward))
+            once = add(2);
+          if (!once) return false;
+          *end = k + 1;
+        }
+        return missing == 0;
+      };
+      const auto middle = static_cast<size_t>(where * static_cast<double>(tokens.size()));
+      bool found = false;
+      for (size_t step = 0; step < tokens.size() && !found; ++step) {
+        // middle, middle - 1, middle + 1, ...
+        const size_t by = (step + 1) / 2;
+        if (step % 2 == 1 ? by > middle : middle + by >= tokens.size()) continue;
+        const size_t begin = step % 2 == 1 ? middle - by : middle + by;
+        size_t end = begin;
+        if (!is_period(begin, &end)) continue;
+        found = true;
+        WorkerOrder& longer = result[worker];
+        longer.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(end));
+        for (int32_t k = 0; k < periods; ++k) {
+          longer.insert(longer.end(), tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                        tokens.begin() + static_cast<std::ptrdiff_t>(end));
+        }
+        longer.insert(longer.end(), tokens.begin() + static_cast<std::ptrdiff_t>(end),
+                      tokens.end());
+        all = keeps_limits(more, static_cast<int32_t>(worker), longer);
+        looked += longer.size();
+      }
+      all = all && found;
+    }
+    timing->count(look_work(looked));
+    if (!all || !timing->run(result) || timing->makespan() >= least) continue;
+    least = timing->makespan();
+    best = result;
+  }
+  return best;
+}
+
+std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing) {
+  check_finite_total(workload);
+  Timing timing(workload);
+  std::vector<Candidate> candidates;
+  const auto fits = [&](const Order& order) {
+    for (size_t worker = 0; worker < order.size(); ++worker) {
+      timing.count(look_work(order[worker].size()));
+      if (!keeps_limits(workload, static_cast<int32_t>(worker), order[worker])) return false;
+    }
+    return true;
+  };
+  const auto add = [&](Candidate candidate) {
+    if (candidate.makespan < kNever && fits(candidate.order)) {
+      candidates.push_back(std::move(candidate));
+    }
+  };
+  Optimized result;
+  const auto stop = [&] {
+    result.stopped = result.stopped || (optimizing.stop && optimizing.stop());
+    return result.stopped;
+  };
+  const auto finish = [&]() -> std::optional<Optimized> {
+    if (candidates.empty()) {
+      Candidate last{one_at_a_time(workload)};
+      if (timing.run(last.order)) last.makespan = timing.makespan();
+      add(std::move(last));
+    }
+    keep_best(&candidates, 4);
+    if (candidates.empty()) return std::nullopt;
+    for (size_t k = 1; k < candidates.size(); ++k) {
+      result.next_best.push_back(std::move(candidates[k].order));
+    }
+    result.order = std::move(candidates.front().order);
+    result.makespan = candidates.front().makespan;
+    result.seed = candidates.front().seed;
+    result.actions += timing.actions();
+    return std::move(result);
+  };
+
+  for (size_t k = 0; k < optimizing.seeds.size(); ++k) {
+    if (!candidates.empty() && stop()) break;
+    const Order& seed = optimizing.seeds[k];
+    if (fits(seed) && timing.run(seed)) {
+      candidates.push_back({seed, timing.makespan(), static_cast<int32_t>(k)});
+    }
+  }
+  const double bound = lower_bound(workload);
+  const double same = 1e-9 * workload.mean_cost();
+  const auto proven = [&] {
+    return std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+      return candidate.makespan <= bound + same;
+    });
+  };
+  // The least that can be, and no work.
+  if (proven() || stop()) return finish();
+
+  // Fewer micro-batches, if there are many.
+  const int32_t enough = enough_micro_batches(workload);
+  if (workload.micro_batches > enough + enough / 2) {
+    Workload fewer = workload;
+    fewer.micro_batches = enough;
+    Optimizing part = optimizing;
+    part.budget = optimizing.budget / 4 * 3;
+    part.stop = stop;
+    for (Order& seed : part.seeds) seed = truncated(seed, workload.stages, enough);
+    const std::optional<Optimized> small = optimize(fewer, part);
+    if (small) result.actions += small->actions;
+    if (small) {
+      // Not every order has a part that repeats, or repeats as well as another.
+      std::vector<const Order*> shorter = {&small->order};
+      for (const Order& other : small->next_best) shorter.push_back(&other);
+      for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
+        std::optional<Order> longer = stretched(fewer, *shorter[k], workload, &timing);
+        if (!longer) continue;
+        timing.run(*longer);
+        add({std::move(*longer), timing.makespan(), -1});
+      }
+    }
+    if (stop()) return finish();
+  }
+
+  // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
+  // they are and as if all actions took the same: a tight order of forwards and input gradients
+  // stays good, and only the weight gradients are placed anew.
+  RuleSearch rules(workload, optimizing);
+  Workload even = workload;
+  even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
+  even.activation_takes.assign(even.cost.size(), 0.0);
+  even.gradient_takes.assign(even.cost.size(), 0.0);
+  even.skips_into.clear();
+  even.skips_from.clear();
+  RuleSearch even_rules(even, optimizing);
+  const auto rules_spent = [&] {
+    return rules.actions() + even_rules.actions() + even_rules.order_actions();
+  };
+  const int64_t left = std::max<int64_t>(optimizing.budget - result.actions, 0);
+  if (optimizing.split) {
+    for (const Order& seed : optimizing.seeds) {
+      if (rules_spent() >= left / 4 || stop()) break;
+      add(rules.place_weights(seed, left / 16, 0));
+    }
+    keep_best(&candidates, 8);
+    constexpr size_t kMostPlaced = 3;
+    const size_t placed = std::min(kMostPlaced, candidates.size());
+    for (size_t k = 0; k < placed && rules_spent() < left && !stop(); ++k) {
+      add(rules.place_weights(Order(candidates[k].order), left / 40,
+                              left / 50 / static_cast<int64_t>(placed)));
+    }
+  }
+  constexpr int32_t kStarts = 8;
+  for (int32_t number = 0; number < kStarts; ++number) {
+    if (!candidates.empty() && rules_spent() >= left) break;
+    const bool as_they_are = number % 2 == 0 || !optimizing.split;
+    Candidate candidate = as_they_are ? rules.run(number / 2, left / 4 / kStarts)
+                                      : even_rules.run(number / 2, left / 4 / kStarts);
+    if (!as_they_are && candidate.makespan < kNever && !stop()) {
+      candidate = rules.place_weights(Order(candidate.order), left / 40, left / 80);
+    }
+    add(std::move(candidate));
+    if (stop() || proven()) {
+      result.actions += rules_spent() + rules.order_actions();
+      return finish();
+    }
+  }
+  result.actions += rules_spent() + rules.order_actions();
+
+  // Changes, in rounds that begin with each of the best in turn. What a long round does not find, a
+  // longer one hardly does: with more work there are more of them, and every other of these begins
+  // anew, since the best are much alike.
+  constexpr size_t kKept = 4;
+  constexpr int32_t kRounds = 6;
+  constexpr int64_t kLongRound = 50'000;  // runs of the order
+  constexpr int64_t kLeastLong = 10'000'000;
+  const auto spent = [&] { return result.actions + timing.actions(); };
+  const int64_t for_changes = optimizing.budget - spent();
+  const int64_t longest =
+      std::max(kLongRound * 3 * workload.stages * workload.micro_batches, kLeastLong);
+  const int64_t for_round = std::min(for_changes / kRounds, longest);
+  Draws draws(1);
+  for (int32_t round = 0; spent() < optimizing.budget && (round < kRounds || for_round == longest);
+       ++round) {
+    keep_best(&candidates, kKept);
+    if (candidates.empty() || stop() || proven()) break;
+    Annealing annealing;
+    annealing.seed = static_cast<uint64_t>(round) + 1;
+    // The first rounds are of one length, whatever the last runs of those before took.
+    annealing.budget =
+        round < kRounds ? for_round : std::min(for_round, optimizing.budget - spent());
+    annealing.stop = stop;
+    annealing.bound = bound;
+    annealing.joins = optimizing.split;
+    // The best is the start of every other round.
+    Candidate candidate = candidates[static_cast<size_t>(
+        round % 2 == 0 ? 0 : (round / 2) % static_cast<int32_t>(candidates.size()))];
+    const double before = candidate.makespan;
+    if (round >= kRounds && round % 2 == 1) {
+      const int64_t rules_before = rules.actions() + rules.order_actions();
+      Candidate start = rules.drawn(&draws);
+      result.actions += rules.actions() + rules.order_actions() - rules_before;
+      if (start.makespan == kNever || !fits(start.order)) continue;
+      candidate.order = std::move(start.order);
+      annealing.hot = 1.0;
+    } else if (round % 3 != 0) {
+      // Two of three rounds begin with costs that are a little off. Where many actions take the
+      // same, most changes change no time; this makes differences that lead on.
+      Workload other = workload;
+      const double weight = round % 3 == 1 ? 0.9 : 1.1;
+      for (auto& cost : other.cost)
+        cost[static_cast<size_t>(ActionKind::kWeightGradient)] *= weight;
+      for (size_t s = 0; s + 1 < other.worker_of.size() && round % 3 == 2; ++s) {
+        if (other.worker_of[s] == other.worker_of[s + 1]) continue;
+        other.activation_takes[s + 1] += 0.05 * other.mean_cost();
+        other.gradient_takes[s] += 0.05 * other.mean_cost();
+      }
+      Timing other_timing(other);
+      annealing.bound = 0.0;
+      annealing.budget = annealing.budget / 2;
+      anneal(other, annealing, &other_timing, &candidate.order);
+      result.actions += other_timing.actions();
+      annealing.bound = bound;
+      annealing.hot = 0.1;
+    }
+    candidate.makespan = anneal(workload, annealing, &timing, &candidate.order);
+    if (candidate.makespan >= before) continue;
+    candidate.seed = -1;
+    candidates.push_back(std::move(candidate));
+  }
+  return finish();
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,529 @@
+#include "gpipe/schedule/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "gpipe/schedule/search/anneal.h"
+#include "gpipe/schedule/search/generators.h"
+#include "gpipe/schedule/search/join.h"
+#include "gpipe/schedule/search/loop_pattern.h"
+#include "gpipe/schedule/search/optimize.h"
+#include "gpipe/schedule/search/searched.h"
+#include "gpipe/schedule/search/v_pattern.h"
+#include "gpipe/schedule/search/workload.h"
+#include "text/digits.h"
+
+namespace gpipe {
+namespace {
+
+using internal::Order;
+using internal::Searched;
+using internal::Timing;
+using internal::Workload;
+
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument("search: " + what); }
+
+// One value for each of `count`, of which one or all are given.
+template <typename Value>
+std::vector<Value> each(std::vector<Value> given, int64_t count, const char* what,
+                        const char* unit) {
+  if (given.size() == 1) given.assign(static_cast<size_t>(count), given.front());
+  if (static_cast<int64_t>(given.size()) != count) {
+    fail(std::string(what) + " has " + std::to_string(given.size()) + " values for " +
+         std::to_string(count) + " " + unit + ": give 1 or " + std::to_string(count));
+  }
+  return given;
+}
+
+void check(double value, const char* what) {
+  if (std::isfinite(value) && value >= 0.0) return;
+  fail(std::string(what) + " must be finite and at least 0, got " + text::exact(value));
+}
+
+std::vector<double> transfers(const std::vector<double>& given, int64_t stages, const char* what) {
+  const int64_t count = std::max<int64_t>(stages - 1, 1);
+  std::vector<double> all =
+      each(given.empty() ? std::vector<double>{0.0} : given, count, what, "boundaries");
+  for (const double value : all) check(value, what);
+  return all;
+}
+
+Workload workload_of(const SearchOptions& options) {
+  const int64_t stages = options.placement.stages();
+  const int64_t workers = options.placement.workers();
+  if (options.micro_batches < 1) {
+    fail("micro_batches must be at least 1, got " + std::to_string(options.micro_batches) +
+         "; the least is 1");
+  }
+  if (stages > Schedule::kMostCells / options.micro_batches) {
+    fail("at most 2^24 cells (stages x micro-batches), got " + std::to_string(stages) + " x " +
+         std::to_string(options.micro_batches));
+  }
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  Workload workload = Workload::uniform(options.placement, options.micro_batches, {}, 0.0, kNone);
+  const std::vector<StageCost> costs = each(options.costs, stages, "costs", "stages");
+  const std::vector<double> up =
+      transfers(options.activation_transfer, stages, "activation_transfer");
+  const std::vector<double> down =
+      transfers(options.gradient_transfer, stages, "gradient_transfer");
+  for (size_t s = 0; s < costs.size(); ++s) {
+    workload.cost[s] = {costs[s].forward, costs[s].backward, costs[s].input_gradient,
+                        costs[s].weight_gradient};
+    for (const double cost : workload.cost[s]) check(cost, "costs");
+    if (s + 1 == costs.size() || workload.worker_of[s] == workload.worker_of[s + 1]) continue;
+    workload.activation_takes[s + 1] = up[s];
+    workload.gradient_takes[s] = down[s];
+  }
+  for (const SearchSkip& skip : options.skips) {
+    if (skip.from_stage < 0 || skip.to_stage <= skip.from_stage || skip.to_stage >= stages) {
+      fail("a skip goes from stage " + std::to_string(skip.from_stage) + " to stage " +
+           std::to_string(skip.to_stage) + "; it goes to a later one of the stages 0 to " +
+           std::to_string(stages - 1));
+    }
+    check(skip.activation_transfer, "a skip's activation_transfer");
+    check(skip.gradient_transfer, "a skip's gradient_transfer");
+    const auto from = static_cast<int32_t>(skip.from_stage);
+    const auto to = static_cast<int32_t>(skip.to_stage);
+    // On one worker it is there as soon as what the worker computed it with.
+    if (options.placement.worker_of(from) == options.placement.worker_of(to)) continue;
+    workload.add_skip(from, to, skip.activation_transfer, skip.gradient_transfer);
+  }
+  workload.held = each(options.activation_bytes, stages, "activation_bytes", "stages");
+  workload.waiting = each(options.waiting_bytes, stages, "waiting_bytes", "stages");
+  for (const double bytes : workload.held) check(bytes, "activation_bytes");
+  for (const double bytes : workload.waiting) check(bytes, "waiting_bytes");
+  double all = 0.0;
+  for (size_t s = 0; s < workload.held.size(); ++s) {
+    all += std::max(workload.held[s], workload.waiting[s]) *
+           static_cast<double>(options.micro_batches);
+  }
+  if (!std::isfinite(all)) {
+    fail(
+        "activation_bytes and waiting_bytes of all stages and micro-batches add up to more than a "
+        "double holds; give them, and memory_limit, in a larger unit");
+  }
+  if (!options.memory_limit.empty()) {
+    workload.limit = each(options.memory_limit, workers, "memory_limit", "workers");
+    for (const double bytes : workload.limit) {
+      if (!(bytes >= 0.0)) fail("memory_limit must be at least 0, got " + text::exact(bytes));
+    }
+  }
+  if (!(options.tolerance >= 0.0) || !std::isfinite(options.tolerance)) {
+    fail("tolerance must be a finite number of at least 0, got " + text::exact(options.tolerance));
+  }
+  if (options.budget < 0) {
+    fail("budget must be at least 0, got " + std::to_string(options.budget));
+  }
+  return workload;
+}
+
+struct Seed {
+  std::string name;
+  Order order;
+};
+
+// What the generators of a placement's shape give, within a budget and until it is asked to stop.
+class Seeds {
+ public:
+  Seeds(const SearchOptions& options, const Workload& workload)
+      : options_(options), workload_(workload) {
+    const int64_t p = options.placement.workers();
+    const int64_t v = options.placement.stages() / p;
+    const std::vector<int64_t>& where = options.placement.worker_of_stage();
+    loop_ = where == Placement::loop(p, v).worker_of_stage();
+    // Without limits the generators have the groups that are best.
+    grouped_ = loop_ && v > 1 &&
+               std::any_of(workload.limit.begin(), workload.limit.end(),
+                           [](double limit) { return std::isfinite(limit); });
+    v_shape_ = options.split && where == Placement::v_shape(p).worker_of_stage();
+    if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
+    if (!v_shape_) return;
+    searching_ = {{"dualpipe-v", Searched::kDualPipeV}};
+    // The others are searches within their memory: the largest that fits is the fastest.
+    const double room =
+        *std::min_element(workload.limit.begin(), workload.limit.end()) /
+        std::max(*std::max_element(workload.held.begin(), workload.held.end()),
+                 *std::max_element(workload.waiting.begin(), workload.waiting.end()));
+    const auto pairs = static_cast<double>(p);
+    searching_.push_back(room >= 2 * pairs   ? Search{"zb-v", Searched::kZbV}
+                         : room >= pairs + 2 ? Search{"v-half", Searched::kVHalf}
+                                             : Search{"v-min", Searched::kVMin});
+  }
+
+  // The most work of those that search.
+  int64_t work() const {
+    int64_t sum = grouped_ ? grouped_work() : 0;
+    for (const Search& each : searching_) {
+      sum += internal::searched_work(each.which, workload_.workers, workload_.micro_batches);
+    }
+    return sum;
+  }
+
+  // `most`: for each of those that search.
+  void make(int64_t budget, int64_t most) {
+    const int64_t p = workload_.workers;
+    const int64_t m = workload_.micro_batches;
+    const int64_t v = workload_.stages / p;
+    const auto add = [&](const char* name, const Schedule& schedule) {
+      seeds_.push_back({name, internal::to_order(schedule)});
+      spent_ += int64_t{3} * workload_.stages * m;
+    };
+    if (loop_) {
+      add(v == 1 ? "1f1b" : "interleaved", interleaved(p, v, m));
+      v == 1 ? add("fill-drain", fill_drain(p, m))
+             : add("looped-bfs", looped_breadth_first(p, v, m));
+      if (options_.split) {
+        add(v == 1 ? "zb-h1" : "zb-interleaved", zero_bubble_interleaved(p, v, m));
+      }
+    }
+    if (grouped_) {
+      Timing timing(workload_);
+      for (Order& order :
+           internal::grouped_orders(workload_, options_.split, kGrouped,
+                                    std::min(budget / 8, grouped_work()), options_.stop, &timing)) {
+        seeds_.push_back({"search", std::move(order)});
+      }
+      spent_ += timing.actions();
+    }
+    for (const Search& each : searching_) {
+      // Without a search it is a table by rules, which is to be there in any case.
+      if (each.which != Searched::kDualPipeV && stopped()) return;
+      internal::Optimized found =
+          internal::searched_order(each.which, p, m, mean_costs(), most, options_.stop);
+      spent_ += found.actions;
+      seeds_.push_back({each.name, std::move(found.order)});
+    }
+    if (!v_shape_) return;
+    // To run them takes as much again.
+    const int64_t before = spent_;
+    for (const auto& [up, down] : internal::all_steps()) {
+      if (stopped() || spent_ > budget / 2 || spent_ - before > budget / 16) return;
+      if (auto order = internal::v_pattern(p, m, up, down)) {
+        seeds_.push_back({"search", std::move(*order)});
+        spent_ += int64_t{3} * workload_.stages * m;
+      }
+    }
+  }
+
+  int64_t spent() const { return spent_; }
+  const std::vector<Seed>& all() const { return seeds_; }
+
+ private:
+  struct Search {
+    const char* name;
+    Searched which;
+  };
+
+  bool stopped() const { return options_.stop && options_.stop(); }
+
+  // Of orders in groups: so many of the best, and enough work to look at all sizes of groups where
+  // micro-batches are few, and at the smallest where they are many.
+  static constexpr size_t kGrouped = 4;
+  int64_t grouped_work() const {
+    return int64_t{1000} * workload_.stages * workload_.micro_batches;
+  }
+
+  // Of a generator, which knows one cost for all stages.
+  GeneratorCosts mean_costs() const {
+    GeneratorCosts costs{{0, 0, 0, 0}, 0};
+    const auto stages = static_cast<double>(workload_.stages);
+    for (size_t s = 0; s < workload_.cost.size(); ++s) {
+      costs.stage.forward += workload_.cost[s][0] / stages;
+      costs.stage.backward += workload_.cost[s][1] / stages;
+      costs.stage.input_gradient += workload_.cost[s][2] / stages;
+      costs.stage.weight_gradient += workload_.cost[s][3] / stages;
+      costs.transfer = std::max(costs.transfer, workload_.activation_takes[s]);
+    }
+    if (std::all_of(workload_.cost.begin(), workload_.cost.end(),
+                    [&](const auto& c) { return c == workload_.cost[0]; })) {
+      const auto& c = workload_.cost[0];  // not rounded by the sums
+      costs.stage = {c[0], c[1], c[2], c[3]};
+    }
+    return costs;
+  }
+
+  const SearchOptions& options_;
+  const Workload& workload_;
+  bool loop_ = false;
+  bool grouped_ = false;
+  bool v_shape_ = false;
+  std::vector<Search> searching_;
+  std::vector<Seed> seeds_;
+  int64_t spent_ = 0;
+};
+
+// What a search does when the shortest order is found: it joins backwards and tells the slack. In
+// simulated actions.
+struct Finish {
+  // Of joined(), for each action.
+  static constexpr int64_t kJoining = 100;
+  // Of what is given, the most for each of both.
+  static constexpr int64_t kPart = 4;
+
+  Finish(const SearchOptions& options, const Workload& workload) {
+    const int64_t most = int64_t{3} * workload.stages * workload.micro_batches;
+    const auto links = static_cast<int64_t>(Timing(workload).links().size());
+    joining = kJoining * most;
+    // About two runs for each link, each time that it is asked for.
+    slack = most * (1 + 2 * links) * (options.objective == Objective::kSlack ? 3 : 1);
+    if (options.budget == 0) return;
+    joins = joining <= options.budget / kPart;
+    if (!joins) joining = 0;
+    slack = std::min(slack, options.budget / kPart);
+  }
+
+  bool joins = true;
+  int64_t joining = 0;
+  int64_t slack = 0;
+};
+
+// Without one that is given: with what its generators take by themselves, so that it is never worse
+// than they are, and with what is done at the end.
+int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds,
+                  const Finish& finish) {
+  if (options.budget > 0) return options.budget;
+  const double cells = static_cast<double>(workload.workers) * workload.micro_batches;
+  return static_cast<int64_t>(60e6 * std::max(1.0, std::pow(cells / 1024.0, 2.0 / 3.0))) +
+         seeds.work() + finish.joining + finish.slack;
+}
+
+// How often the critical path of the last run goes over the link.
+int64_t crossings(const Timing& timing, const Order& order, size_t link,
+                  std::vector<Timing::Place>* path) {
+  timing.critical_path(order, path);
+  const auto& ends = timing.links()[link];
+  int64_t count = 0;
+  for (size_t k = 1; k < path->size(); ++k) {
+    const int32_t a = (*path)[k - 1].worker;
+    const int32_t b = (*path)[k].worker;
+    if (std::min(a, b) == ends[0] && std::max(a, b) == ends[1]) ++count;
+  }
+  return count;
+}
+
+// The largest `extra` with which the order ends by the deadline whichever link is slower. A path
+// over a link grows by `extra` for each time that it crosses it, so the makespan is convex in it:
+// where the deadline is missed, the path that misses it says by how much at least `extra` must be
+// less. 0 if it is asked to stop.
+double slack_of(Timing* timing, const Order& order, double deadline,
+                const std::function<bool()>& stop) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (timing->links().empty() || !std::isfinite(deadline)) return kNone;
+  const double most = deadline * (1.0 + 1e-12);
+  if (!timing->run(order) || timing->makespan() > most) return 0.0;
+  double extra = deadline;
+  std::vector<Timing::Place> path;
+  for (size_t link = 0; link < timing->links().size(); ++link) {
+    while (timing->run(order, static_cast<int32_t>(link), extra) && timing->makespan() > most) {
+      if (stop && stop()) return 0.0;
+      const int64_t count = crossings(*timing, order, link, &path);
+      if (count == 0) return 0.0;  // only rounding makes it late
+      const double less = (timing->makespan() - deadline) / static_cast<double>(count);
+      if (less >= extra || extra - less == extra) return 0.0;  // or only rounding does, again
+      extra -= less;
+    }
+    if (stop && stop()) return 0.0;
+  }
+  return extra;
+}
+
+int64_t count_of(const Order& order) {
+  int64_t count = 0;
+  for (const auto& tokens : order) count += static_cast<int64_t>(tokens.size());
+  return count;
+}
+
+// That the options are those of the schedule, and that it has every action of them once.
+ScheduleFacts check_matches(const char* who, const Schedule& schedule,
+                            const SearchOptions& options) {
+  schedule.check(options.placement);
+  if (schedule.micro_batches() != options.micro_batches) {
+    throw std::invalid_argument(std::string(who) + ": the schedule has " +
+                                std::to_string(schedule.micro_batches()) +
+                                " micro-batches, SearchOptions::micro_batches is " +
+                                std::to_string(options.micro_batches) + "; give the schedule's");
+  }
+  return schedule.verify(Sends::kBuffered);
+}
+
+std::string needs(const Workload& workload) {
+  std::string text;
+  for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
+    double least = 0.0;
+    for (const int32_t stage : workload.stages_of[worker]) {
+      least += workload.held[static_cast<size_t>(stage)];  // its backward may be whole
+    }
+    if (least <= workload.limit[worker]) continue;
+    text += "\n  - worker " + std::to_string(worker) + " may hold " +
+            text::exact(workload.limit[worker]) + ", one micro-batch in each of its stages is " +
+            text::exact(least);
+  }
+  return ":" + text + "\nGive it that, or more workers, or smaller micro-batches";
+}
+
+}  // namespace
+
+SearchResult search(const SearchOptions& options) {
+  const Workload workload = workload_of(options);
+  Seeds seeds(options, workload);
+  const Finish finish(options, workload);
+  const int64_t budget = budget_of(options, workload, seeds, finish);
+  // Of a given budget the search itself is to have a part, too.
+  seeds.make(budget, options.budget > 0 ? budget / 3 : budget);
+  internal::Optimizing optimizing;
+  for (const Seed& seed : seeds.all()) optimizing.seeds.push_back(seed.order);
+  optimizing.split = options.split;
+  optimizing.stop = options.stop;
+  const bool slack = options.objective == Objective::kSlack;
+  const int64_t for_finish = finish.joining + finish.slack;
+  const int64_t left = std::max<int64_t>(budget - seeds.spent() - for_finish, 0);
+  optimizing.budget = slack ? left / 2 : left;
+  std::optional<internal::Optimized> found = internal::optimize(workload, optimizing);
+  if (!found) fail("no schedule keeps the limits" + needs(workload));
+
+  SearchResult result{
+      internal::to_schedule(found->order, workload.stages, workload.micro_batches),
+      found->seed < 0 ? "search" : seeds.all()[static_cast<size_t>(found->seed)].name,
+      found->makespan,
+      internal::lower_bound(workload),
+      0.0,
+      {},
+      seeds.spent() + found->actions,
+      found->stopped};
+  Timing timing(workload);
+  const double unit = workload.mean_cost();
+  const double deadline = found->makespan * (1.0 + options.tolerance);
+  const auto stopped = [&] {
+    result.stopped = result.stopped || (options.stop && options.stop());
+    return result.stopped;
+  };
+  // No slack is found with what is beyond that.
+  const std::function<bool()> ends = [&] {
+    return stopped() || result.actions + timing.actions() - budget > budget / 8;
+  };
+  if (slack && !timing.links().empty()) {
+    // A little more slack than there is, again and again.
+    Order order = found->order;
+    double reached = slack_of(&timing, order, deadline, ends);
+    uint64_t seed = 0;
+    const auto rest = [&] { return budget - for_finish - result.actions - timing.actions(); };
+    // Annealing takes a run over each link before it asks what is left.
+    const int64_t least = count_of(order) * static_cast<int64_t>(2 + timing.links().size());
+    while (rest() > least && !stopped()) {
+      internal::Annealing annealing;
+      annealing.seed = ++seed;
+      annealing.budget = std::min(budget / 8, rest());
+      annealing.stop = options.stop;
+      annealing.bound = deadline;
+      annealing.hot = 0.1;
+      annealing.joins = options.split;
+      const double extra = reached + 0.1 * unit;
+      annealing.objective = [&](Timing* timed, const Order& tried) {
+        double most = timed->makespan();
+        for (size_t link = 0; link < timed->links().size(); ++link) {
+          timed->run(tried, static_cast<int32_t>(link), extra);
+          most = std::max(most, timed->makespan());
+        }
+        return most;
+      };
+      Order tried = order;
+      anneal(workload, annealing, &timing, &tried);
+      const double more = slack_of(&timing, tried, deadline, ends);
+      if (more <= reached) continue;
+      reached = more;
+      order = std::move(tried);
+      result.origin = "search";
+    }
+    result.schedule = internal::to_schedule(order, workload.stages, workload.micro_batches);
+    timing.run(order);
+    result.makespan = timing.makespan();
+  }
+  Order best = internal::to_order(result.schedule);
+  // Where whole backwards take as long as their halves, the search has not looked for them.
+  if (finish.joins && !stopped()) {
+    const Schedule fewer_splits =
+        joined(result.schedule, search_routes(options), simulate_options(options));
+    Order joined_order = internal::to_order(fewer_splits);
+    result.actions += Finish::kJoining * count_of(best);
+    if (!slack || slack_of(&timing, joined_order, deadline, ends) >=
+                      slack_of(&timing, best, deadline, ends)) {
+      result.schedule = fewer_splits;
+      best = std::move(joined_order);
+    }
+  }
+  timing.run(best);
+  result.makespan = timing.makespan();
+  if (!stopped()) {
+    // The shortest that was found may be this one by now.
+    const double shortest = std::min(found->makespan, result.makespan);
+    result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), ends);
+  }
+  result.peak_bytes = peak_bytes(result.schedule, options);
+  result.actions += timing.actions();
+  return result;
+}
+
+SimulateOptions simulate_options(const SearchOptions& options) {
+  const Workload workload = workload_of(options);
+  SimulateOptions result;
+  result.action = stage_costs(each(options.costs, workload.stages, "costs", "stages"));
+  result.transfer = [workload, routes = search_routes(options),
+                     skips = options.skips](const Transfer& transfer) {
+    for (const Action& action : {transfer.producer, transfer.consumer}) {
+      if (action.stage >= 0 && action.stage < workload.stages) continue;
+      throw std::out_of_range("simulate_options: there is no transfer from or to the stage of " +
+                              action.to_text() + ", the options have " +
+                              std::to_string(workload.stages) + " stages, counted from 0");
+    }
+    const auto from = static_cast<size_t>(transfer.producer.stage);
+    const auto to = static_cast<size_t>(transfer.consumer.stage);
+    // Routes of one's own may have skips that are not among the options'; these take no time.
+    const bool known = static_cast<int64_t>(transfer.route) < routes.size();
+    if (const std::optional<size_t> skip = known ? routes.skip(transfer.route) : std::nullopt) {
+      return to > from ? skips[*skip].activation_transfer : skips[*skip].gradient_transfer;
+    }
+    if (to == from + 1) return workload.activation_takes[to];
+    if (from == to + 1) return workload.gradient_takes[to];
+    return 0.0;
+  };
+  return result;
+}
+
+Routes search_routes(const SearchOptions& options) {
+  (void)workload_of(options);  // throws
+  std::vector<Route> skips;
+  for (const SearchSkip& skip : options.skips) {
+    skips.push_back(
+        {static_cast<int32_t>(skip.from_stage), static_cast<int32_t>(skip.to_stage), ""});
+  }
+  return Routes::create(options.placement.stages(), std::move(skips));
+}
+
+std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options) {
+  const Workload workload = workload_of(options);
+  check_matches("peak_bytes", schedule, options);
+  std::vector<double> peaks;
+  for (const auto& order : internal::to_order(schedule)) {
+    peaks.push_back(internal::peak_memory(workload, order));
+  }
+  return peaks;
+}
+
+double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline) {
+  const Workload workload = workload_of(options);
+  if (!check_matches("link_slack", schedule, options).ascending) {
+    throw std::invalid_argument(
+        "link_slack: the schedule is not ascending (ScheduleFacts); relabelled() may help");
+  }
+  if (std::isnan(deadline)) {
+    throw std::invalid_argument("link_slack: the deadline is not a number; give a time");
+  }
+  Timing timing(workload);
+  return slack_of(&timing, internal::to_order(schedule), deadline, options.stop);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,183 @@
+// Workload, Order, Timing: what generators and the search work on. Internal to gpipe/schedule.
+//
+// Here every table is of the kind that ScheduleFacts::ascending tells: micro-batches ascend in each
+// stage. So a worker's list needs to say only which stage does what; the micro-batch follows by
+// counting. That makes an order small, and a change of it cheap to try.
+#ifndef GPIPE_SCHEDULE_SEARCH_WORKLOAD_H_
+#define GPIPE_SCHEDULE_SEARCH_WORKLOAD_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/placement.h"
+#include "gpipe/schedule/action.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/simulate.h"
+
+namespace gpipe::internal {
+
+// What is to be ordered: flat arrays, checked by whoever fills them.
+struct Workload {
+  // All costs those of `cost`; each transfer between workers takes `transfer`; a stage holds 1 per
+  // micro-batch from its forward to its backward or weight gradient, a worker at most `limit`.
+  static Workload uniform(const Placement& placement, int64_t micro_batches, const StageCost& cost,
+                          double transfer, double limit);
+
+  int32_t stages = 0;
+  int32_t workers = 0;
+  int32_t micro_batches = 0;
+  std::vector<int32_t> worker_of;                      // stage -> worker
+  std::vector<std::vector<int32_t>> stages_of;         // worker -> its stages, ascending
+  std::vector<std::array<double, kActionKinds>> cost;  // per stage, by kind
+  std::vector<double> activation_takes;                // per stage: from the one before to it
+  std::vector<double> gradient_takes;                  // per stage: from the one behind to it
+  // A value straight to a later stage. The chain has every value between the same two stages wait
+  // for its own micro-batch, so a skip makes nothing run in another order; it only arrives later.
+  struct Skip {
+    int32_t stage = 0;              // the other end
+    double activation_takes = 0.0;  // up, to the later of the two
+    double gradient_takes = 0.0;    // and back
+  };
+  std::vector<std::vector<Skip>> skips_into;  // per stage, from earlier ones; empty: there are none
+  std::vector<std::vector<Skip>> skips_from;  // per stage, to later ones; the same ones
+  std::vector<double> held;     // per stage: memory of a micro-batch after its forward
+  std::vector<double> waiting;  // per stage: after its input gradient, until its weight gradient
+  std::vector<double> limit;    // per worker; infinite if there is none
+
+  // As much time as an action takes on average: what is large and what is small.
+  double mean_cost() const;
+  void add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes);
+  // Whether a whole backward takes another time than its halves.
+  bool whole_differs() const;
+};
+
+// A kind of action of a stage.
+using Token = uint32_t;
+
+constexpr Token token(ActionKind kind, int32_t stage) {
+  return static_cast<Token>(stage) * kActionKinds + static_cast<Token>(kind);
+}
+constexpr int32_t stage_of(Token token) { return static_cast<int32_t>(token / kActionKinds); }
+constexpr ActionKind kind_of(Token token) { return static_cast<ActionKind>(token % kActionKinds); }
+
+using WorkerOrder = std::vector<Token>;
+using Order = std::vector<WorkerOrder>;  // per worker
+
+Schedule to_schedule(const Order& order, int64_t stages, int64_t micro_batches);
+// The order of a schedule that is ascending (ScheduleFacts).
+Order to_order(const Schedule& schedule);
+// The order without the micro-batches from `micro_batches` on; nothing that it waits for is lost.
+Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
+
+// One micro-batch at a time, whole backwards: the order that holds least. It runs on any placement.
+Order one_at_a_time(const Workload& workload);
+
+// What it takes to look at so many tokens of lists, without a run, in the time of an action of
+// Timing::run().
+constexpr int64_t look_work(size_t tokens) { return static_cast<int64_t>(tokens / 4 + 1); }
+
+// How much memory the worker needs at most.
+double peak_memory(const Workload& workload, const WorkerOrder& order);
+
+// Runs orders of one workload, again and again, without allocating.
+//
+// Thread-safety: none.
+class Timing {
+ public:
+  // Keeps a reference to the workload.
+  explicit Timing(const Workload& workload);
+
+  // Puts times on an order in which every stage has as many forwards, first parts and second parts
+  // as there are micro-batches. Returns whether it runs to its end. If `link` is not negative, each
+  // transfer between the workers of links()[link] takes `extra` longer.
+  bool run(const Order& order, int32_t link = -1, double extra = 0.0);
+
+  // rerun() begins with the last run, which came to its end and had no slower link.
+  void keep();
+  // As run(order), which is the kept run's order but for the list of `worker` from `index` on: what
+  // began before is not run again. It counts as if it were.
+  bool rerun(const Order& order, size_t worker, size_t index);
+
+  // Of the last run that came to its end.
+  double makespan() const { return makespan_; }
+  // The mean over the workers of the time at which they end.
+  double mean_end() const;
+  // The actions that decide the makespan: each begins when the one before it in the list ends (or
+  // what it sends arrives), as (worker, place).
+  struct Place {
+    int32_t worker;
+    int32_t index;
+  };
+  void critical_path(const Order& order, std::vector<Place>* path) const;
+
+  // Pairs of workers between which values are sent.
+  const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
+  // How many actions all runs had: the measure of work of a search.
+  int64_t actions() const { return actions_; }
+  // What a search does beside runs counts with them, in the time of an action.
+  void count(int64_t work) { actions_ += work; }
+
+ private:
+  const Workload& workload_;
+  std::vector<std::array<int32_t, 2>> links_;
+  std::vector<int32_t> link_before_;  // per stage: the link from the stage before it, or -1
+  // Per stage: the links of the workload's skips_into and skips_from.
+  std::vector<std::vector<int32_t>> links_into_;
+  std::vector<std::vector<int32_t>> links_from_;
+  // All that a run must know of a token, so that it goes the same way for every kind. What has
+  // nothing to wait for, or nobody who waits for it, has cells that are always there.
+  struct Rule {
+    double cost = 0.0;
+    double takes = 0.0;  // the transfer of what it waits for
+    double extra = 0.0;  // of a slower link
+    size_t row = 0;      // its first cell in end_ and index_
+    size_t need_row = 0;
+    int32_t count = 0;  // where done_ counts its cells
+    int32_t need_count = 0;
+    int32_t step = 0;   // by how much
+    int32_t waits = 0;  // the worker that may wait for it
+  };
+  std::vector<Rule> rules_;  // by token
+  // Per cell: of the forwards by stage and micro-batch, then of the first parts of backwards.
+  std::vector<double> end_;
+  std::vector<int32_t> index_;
+  size_t gradients_ = 0;  // where the latter begin
+  struct Started {
+    double start;
+    int32_t micro_batch;
+  };
+  std::vector<std::vector<Started>> started_;  // per worker and action
+  std::vector<double> now_;
+  std::vector<int32_t> next_index_;
+  std::vector<int32_t> done_;
+  std::vector<int32_t> runnable_;
+  std::vector<int32_t> waits_for_;  // per worker: the count, or -1
+  double makespan_ = 0.0;
+  int64_t actions_ = 0;
+  // Of the last run.
+  int32_t link_ = -1;
+  double extra_ = 0.0;
+  // Of the kept run. What began in it before same_until_ stands in started_, end_ and index_, too.
+  std::vector<std::vector<Started>> kept_;
+  std::vector<double> kept_now_;
+  double same_until_ = 0.0;
+  std::vector<int32_t> resumed_;  // per worker: the first action that the last run has run
+
+  // From next_index_ on, where done_ and now_ are those of what is before.
+  bool go_on(const Order& order);
+  template <bool kSkips>
+  bool go_on_as(const Order& order);
+  void restore(const Order& order, double from, double until);
+  void slow_down(int32_t link, double extra);
+  double arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const;
+  double after_skips(size_t stage, size_t i, bool forward, double now) const;
+};
+
+// A lower bound of the makespan of any order: of the work of each worker with the ways to and from
+// it, of the way of a micro-batch, and of the memory that all of them need for how long.
+double lower_bound(const Workload& workload);
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_SCHEDULE_SEARCH_WORKLOAD_H_
