@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/explain.h"
-#include "balance/partition.h"
-#include "balance/profile.h"
-#include "balance/profiler.h"
+#include "balance/costs/profile.h"
+#include "balance/costs/profiler.h"
+#include "balance/cut/partition.h"
+#include "balance/step/explain.h"
 #include "gpipe/options.h"
 
 namespace gpipe::balance {

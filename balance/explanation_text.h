@@ -1,24 +1,7 @@
-// to_text, to_json: an explained cut for people and for programs.
-#ifndef BALANCE_EXPLANATION_TEXT_H_
-#define BALANCE_EXPLANATION_TEXT_H_
+// What users include; the code is in balance/step/explanation_text.h.
+#ifndef GPIPE_BALANCE_EXPLANATION_TEXT_H_
+#define GPIPE_BALANCE_EXPLANATION_TEXT_H_
 
-#include <string>
+#include "balance/step/explanation_text.h"  // IWYU pragma: export
 
-#include "balance/explain.h"
-
-namespace gpipe::balance {
-
-// A table with a line per partition, and what is predicted for a step, in at most 80 columns. Times
-// are in ms, sizes in MiB. Ends with a newline.
-//
-//   part.     layers   forward  backward recompute    params    memory     sent  busy
-//   0            0-3      10.0      20.0      10.0      1.00      12.0     2.00   80%
-//   1 *          4-5      30.0      60.0         0      1.00      42.0        0   95%
-std::string to_text(const Explanation& explanation);
-
-// The same, in seconds and bytes, under the names of the fields. Ends with a newline.
-std::string to_json(const Explanation& explanation);
-
-}  // namespace gpipe::balance
-
-#endif  // BALANCE_EXPLANATION_TEXT_H_
+#endif  // GPIPE_BALANCE_EXPLANATION_TEXT_H_

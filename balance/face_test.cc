@@ -6,8 +6,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "balance/balance.h"
-#include "balance/explanation_text.h"
-#include "balance/profile_file.h"
+#include "balance/costs/profile_file.h"
+#include "balance/step/explanation_text.h"
 
 namespace gpipe::balance {
 namespace {

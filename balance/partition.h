@@ -1,71 +1,7 @@
-// partition: which layers go into which partition, exactly, given what each layer costs.
-//
-// It knows no LibTorch and measures nothing.
-//
-// Numbers. Costs are taken as whole multiples of a unit, a power of two so small that all of them
-// sum to 2^60 units or more, but less than 2^62; what is no multiple is rounded to the nearest. (So
-// whole numbers that sum to at most 2^60 are exact.) Everything after that is exact, too: the
-// answer depends neither on the machine nor on an order of additions, and scaling all costs by a
-// power of two does not change it. docs/design/balance.md says how and why.
-#ifndef BALANCE_PARTITION_H_
-#define BALANCE_PARTITION_H_
+// What users include; the code is in balance/cut/partition.h.
+#ifndef GPIPE_BALANCE_PARTITION_H_
+#define GPIPE_BALANCE_PARTITION_H_
 
-#include <cstdint>
-#include <vector>
+#include "balance/cut/partition.h"  // IWYU pragma: export
 
-namespace gpipe::balance {
-
-// Layers `first` to `last`, both included, counted from 0.
-struct LayerRange {
-  int64_t first;
-  int64_t last;
-};
-
-// Each list is empty if it does not matter.
-struct PartitionOptions {
-  // By partition: how long it takes for a cost of 1, so 2 for a device half as fast as the one on
-  // which costs were measured. Above 0; taken to 2^-62 of the largest. Default: 1 for all.
-  std::vector<double> slowness;
-
-  // By layer, in any unit, say bytes: what it needs of its partition's limit. At least 0, with a
-  // sum below 2^63. Default: no limits.
-  std::vector<int64_t> sizes;
-  // By partition: the most that its layers' sizes may sum to. Comes with `sizes`.
-  std::vector<int64_t> size_limits;
-
-  // Layers of which no two neighbours may be separated. Ranges may overlap.
-  std::vector<LayerRange> keep_together;
-
-  // By cut, the one between layers i and i + 1 at i: the time that it costs the partition before it
-  // (`send_costs`) and the one behind it (`receive_costs`), whatever their slowness. In the unit of
-  // the costs. Default: 0 for all.
-  std::vector<double> send_costs;
-  std::vector<double> receive_costs;
-};
-
-// Cuts the layers, of which layer i costs `costs[i]`, into consecutive partitions of at least one
-// layer each. Returns how many layers each has: the `balance` of GPipeOptions.
-//
-// A partition's weight is the sum of its costs, its time is slowness x weight + what its cuts cost
-// it. Of all cuts that the options allow it is the one with
-//   1. the least longest time;
-//   2. then the least sum of weight x time: without options, of squared weights;
-//   3. then the least sum of squared numbers of layers;
-//   4. then the fewest layers in the first partition, then in the second, and so on, for early
-//      partitions hold the most micro-batches.
-//
-//   partition({1, 2, 3, 4, 5, 6}, 2);  // {4, 2}
-//
-// Without cut costs it takes O(p n log n) time for n layers and p partitions (a thousand layers
-// into 64: a few ms), with them O(p n^2) at worst (five thousand: half a second on the worst lists
-// known).
-//
-// Throws std::invalid_argument for fewer than one partition, for more than there are layers or than
-// keep_together leaves pieces, for costs that are negative or not finite, for lists of a wrong
-// length, and where no cut keeps the size limits.
-std::vector<int64_t> partition(const std::vector<double>& costs, int64_t partitions,
-                               const PartitionOptions& options = {});
-
-}  // namespace gpipe::balance
-
-#endif  // BALANCE_PARTITION_H_
+#endif  // GPIPE_BALANCE_PARTITION_H_

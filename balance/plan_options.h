@@ -1,35 +1,7 @@
-// pipe_options, step_options: a plan as the options of a pipeline and of its steps.
-#ifndef BALANCE_PLAN_OPTIONS_H_
-#define BALANCE_PLAN_OPTIONS_H_
+// What users include; the code is in balance/choose/plan_options.h.
+#ifndef GPIPE_BALANCE_PLAN_OPTIONS_H_
+#define GPIPE_BALANCE_PLAN_OPTIONS_H_
 
-#include <c10/core/Device.h>
+#include "balance/choose/plan_options.h"  // IWYU pragma: export
 
-#include <vector>
-
-#include "balance/pipeline_plan.h"
-#include "gpipe/options.h"
-
-namespace gpipe::balance {
-
-// Balance, chunks, checkpoint modes and placement; the rest may be set afterwards.
-//
-// `devices`: of the plan, each of which then has the stages that the placement puts there. None:
-// the pipeline's default, which gives each stage a CUDA device of its own if there are any; give
-// them where a device has several stages.
-//
-// Throws std::invalid_argument for another number of devices than the plan's.
-//
-// Example:
-//   PipelinePlan plan = load_plan("plan.json");
-//   GPipe pipe(model, pipe_options(plan).deferred_batch_norm(true));
-//   pipe->step({input}, {target}, loss, step_options(plan));
-GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Device>& devices = {});
-
-// The schedule. A mini-batch with fewer micro-batches than the plan's, such as the last of an
-// epoch, gets the schedule of that name made for it, or the default of the placement if it was
-// searched.
-StepOptions step_options(const PipelinePlan& plan);
-
-}  // namespace gpipe::balance
-
-#endif  // BALANCE_PLAN_OPTIONS_H_
+#endif  // GPIPE_BALANCE_PLAN_OPTIONS_H_

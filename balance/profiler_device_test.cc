@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "balance/profiler.h"
+#include "balance/costs/profiler.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/device.h"
 #include "gpipe/testing/function_layer.h"

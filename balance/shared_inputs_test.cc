@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/first_rows.h"
-#include "balance/fit.h"
-#include "balance/flops.h"
-#include "balance/memory_plan.h"
-#include "balance/plan.h"
-#include "balance/plan_options.h"
-#include "balance/profiler.h"
+#include "balance/choose/fit.h"
+#include "balance/choose/plan.h"
+#include "balance/choose/plan_options.h"
+#include "balance/costs/first_rows.h"
+#include "balance/costs/flops.h"
+#include "balance/costs/profiler.h"
+#include "balance/memory/memory_plan.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/several_arguments.h"
 #include "gpipe/testing/bitwise.h"

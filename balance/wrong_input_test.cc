@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "balance/balance.h"
-#include "balance/partition.h"
+#include "balance/cut/partition.h"
 #include "meta/meta_scope.h"
 
 namespace gpipe::balance {

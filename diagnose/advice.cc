@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "balance/explain.h"
+#include "balance/step/explain.h"
 #include "gpipe/cut_sizes.h"
 
 namespace gpipe::diagnosis {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/partition.h"
-#include "balance/profile.h"
+#include "balance/costs/profile.h"
+#include "balance/cut/partition.h"
 
 namespace gpipe::diagnosis {
 

@@ -14,9 +14,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "balance/model_guard.h"
-#include "balance/profile.h"
-#include "balance/profiler.h"
+#include "balance/costs/model_guard.h"
+#include "balance/costs/profile.h"
+#include "balance/costs/profiler.h"
 #include "command/other_load.h"
 #include "diagnose/advice.h"
 #include "diagnose/breakdown.h"

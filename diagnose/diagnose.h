@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "balance/partition.h"
+#include "balance/cut/partition.h"
 #include "diagnose/diagnosis.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"

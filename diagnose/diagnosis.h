@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "balance/partition.h"
+#include "balance/cut/partition.h"
 #include "gpipe/pipeline_setup.h"
 
 namespace gpipe {

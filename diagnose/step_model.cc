@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "balance/cut_costs.h"
-#include "balance/recomputed_cells.h"
-#include "balance/step_model.h"
+#include "balance/step/cut_costs.h"
+#include "balance/step/recomputed_cells.h"
+#include "balance/step/step_model.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
 #include "gpipe/schedule/schedule.h"

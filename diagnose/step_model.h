@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/partition.h"
-#include "balance/step_model.h"
+#include "balance/cut/partition.h"
+#include "balance/step/step_model.h"
 #include "diagnose/costs.h"
 #include "gpipe/pipeline_setup.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "balance/training.h"
+#include "balance/choose/training.h"
 #include "command/flags.h"
 #include "gpipe/loss_fn.h"
 #include "text/shown.h"

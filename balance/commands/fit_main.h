@@ -1,5 +1,5 @@
 // fit_main: the command //balance:fit for a model of your own, of which make_model() gives a
-// Training (balance/training.h).
+// Training (balance/choose/training.h).
 //
 //   int main(int argc, char** argv) { return gpipe::fit_main(argc, argv, make_model); }
 //
@@ -9,7 +9,7 @@
 #ifndef BALANCE_COMMANDS_FIT_MAIN_H_
 #define BALANCE_COMMANDS_FIT_MAIN_H_
 
-#include "balance/training.h"
+#include "balance/choose/training.h"
 
 namespace gpipe {
 

@@ -1,5 +1,5 @@
 // memory_plan_main: the command //balance:memory_plan for a model of your own, of which
-// make_model() gives a Training (balance/training.h).
+// make_model() gives a Training (balance/choose/training.h).
 //
 //   int main(int argc, char** argv) { return gpipe::memory_plan_main(argc, argv, make_model); }
 //
@@ -9,7 +9,7 @@
 #ifndef BALANCE_COMMANDS_MEMORY_PLAN_MAIN_H_
 #define BALANCE_COMMANDS_MEMORY_PLAN_MAIN_H_
 
-#include "balance/training.h"
+#include "balance/choose/training.h"
 
 namespace gpipe {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "balance/choose/training.h"
 #include "balance/commands/command_model.h"
-#include "balance/training.h"
 
 namespace gpipe::balance {
 

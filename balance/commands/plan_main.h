@@ -1,5 +1,5 @@
 // plan_main: the command //balance:plan for a model of your own, of which make_model() gives a
-// Training (balance/training.h).
+// Training (balance/choose/training.h).
 //
 //   int main(int argc, char** argv) { return gpipe::plan_main(argc, argv, make_model); }
 //
@@ -10,7 +10,7 @@
 #ifndef BALANCE_COMMANDS_PLAN_MAIN_H_
 #define BALANCE_COMMANDS_PLAN_MAIN_H_
 
-#include "balance/training.h"
+#include "balance/choose/training.h"
 
 namespace gpipe {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "balance/profile.h"
+#include "balance/costs/profile.h"
 
 namespace gpipe::testing {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "balance/training_flags.h"
+#include "balance/commands/training_flags.h"
 #include "examples/language_model/settings.h"
 
 namespace language_model {

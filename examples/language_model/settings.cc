@@ -10,7 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "balance/training_flags.h"
+#include "balance/commands/training_flags.h"
 #include "command/balance_flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"

@@ -6,7 +6,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
-#include "balance/training_flags.h"
+#include "balance/commands/training_flags.h"
 #include "command/flag_values.h"
 #include "command/wrong_value.h"
 #include "experiments/common/balance.h"

@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "balance/flops.h"
-#include "balance/profile.h"
+#include "balance/costs/flops.h"
+#include "balance/costs/profile.h"
 
 namespace gpipe::experiments {
 

@@ -12,7 +12,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "balance/profiler.h"
+#include "balance/costs/profiler.h"
 #include "command/flag_values.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/explain_run.h"

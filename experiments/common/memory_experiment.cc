@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "balance/optimizer_flag.h"
+#include "balance/memory/optimizer_flag.h"
 #include "command/interrupt.h"
 #include "experiments/common/balance.h"
 #include "experiments/common/devices.h"

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "balance/caching_allocator.h"
+#include "balance/memory/caching_allocator.h"
 #include "experiments/common/memory_limit.h"
 #include "gpipe/gpipe.h"
 #include "meta/meta_scope.h"

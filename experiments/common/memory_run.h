@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "balance/memory_plan.h"
+#include "balance/memory/memory_plan.h"
 #include "experiments/common/peak_memory.h"
 #include "gpipe/pipeline_setup.h"
 #include "gpipe/runtime/observer.h"

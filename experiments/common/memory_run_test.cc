@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "balance/optimizer_flag.h"
+#include "balance/memory/optimizer_flag.h"
 
 namespace gpipe::experiments {
 namespace {

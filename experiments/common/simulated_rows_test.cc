@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "balance/profile_file.h"
+#include "balance/costs/profile_file.h"
 #include "experiments/common/simulation_flags.h"
 
 namespace gpipe::experiments {

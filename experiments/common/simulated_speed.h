@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/explain.h"
+#include "balance/step/explain.h"
 #include "experiments/common/layer_costs.h"
 #include "experiments/common/speed_variant.h"
 #include "gpipe/schedule/schedule.h"

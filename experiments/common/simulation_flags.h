@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "balance/flops.h"
-#include "balance/profile_file.h"
+#include "balance/costs/flops.h"
+#include "balance/costs/profile_file.h"
 #include "experiments/common/layer_costs.h"
 #include "experiments/common/simulated_speed.h"
 #include "models/by_name.h"

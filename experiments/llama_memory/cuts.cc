@@ -10,11 +10,11 @@
 #include <optional>
 #include <utility>
 
-#include "balance/explain.h"
-#include "balance/fitting_cut.h"
-#include "balance/flops.h"
-#include "balance/optimizer_flag.h"
-#include "balance/profile.h"
+#include "balance/choose/fitting_cut.h"
+#include "balance/costs/flops.h"
+#include "balance/costs/profile.h"
+#include "balance/memory/optimizer_flag.h"
+#include "balance/step/explain.h"
 #include "meta/meta_scope.h"
 #include "models/transformer.h"
 

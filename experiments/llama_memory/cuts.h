@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "balance/memory_plan.h"
+#include "balance/memory/memory_plan.h"
 #include "gpipe/checkpoint.h"
 #include "models/transformer_options.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "balance/profiler.h"
+#include "balance/costs/profiler.h"
 #include "command/files.h"
 #include "command/wrong_value.h"
 #include "experiments/common/devices.h"

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "balance/explain.h"
-#include "balance/profiler.h"
-#include "balance/training_flags.h"
+#include "balance/commands/training_flags.h"
+#include "balance/costs/profiler.h"
+#include "balance/step/explain.h"
 #include "command/balance_flag.h"
 #include "command/command_line.h"
 #include "command/flag_values.h"

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "balance/cut_costs.h"
-#include "balance/recomputed_cells.h"
-#include "balance/step_model.h"
+#include "balance/step/cut_costs.h"
+#include "balance/step/recomputed_cells.h"
+#include "balance/step/step_model.h"
 #include "gpipe/schedule/action.h"
 
 namespace gpipe::experiments {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "balance/profile.h"
+#include "balance/costs/profile.h"
 #include "experiments/common/simulated_speed.h"
 #include "experiments/unet_timeline/published.h"
 #include "gpipe/pipeline_setup.h"

@@ -3,7 +3,7 @@
 #ifndef BALANCE_COMMANDS_TESTING_OWN_NETWORK_H_
 #define BALANCE_COMMANDS_TESTING_OWN_NETWORK_H_
 
-#include "balance/training.h"
+#include "balance/choose/training.h"
 
 // Layers of --width; a sample of 8 rows.
 gpipe::balance::Training make_model();

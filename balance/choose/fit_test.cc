@@ -1,0 +1,263 @@
+#include "balance/choose/fit.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mean.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "meta/meta_scope.h"
+#include "models/unet.h"
+
+namespace gpipe::balance {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+namespace nn = torch::nn;
+
+constexpr int64_t kMiB = 1 << 20;
+
+at::TensorOptions on_meta() { return at::TensorOptions().device(at::kMeta).dtype(at::kFloat); }
+
+at::Tensor squares(const Tensors& outputs, const Tensors&) { return outputs.at(0).square().mean(); }
+
+// Linear layers of 1 MiB, each with an activation function.
+Training linears(int64_t count, int64_t rows = 64) {
+  Training training;
+  training.make = [count] {
+    nn::Sequential model;
+    for (int64_t k = 0; k < count; ++k) {
+      model->push_back(nn::Linear(nn::LinearOptions(512, 512).bias(false)));
+      model->push_back(nn::Tanh());
+    }
+    return model;
+  };
+  training.inputs = {at::empty({rows, 512}, on_meta())};
+  training.loss = &squares;
+  return training;
+}
+
+int64_t layers_of(const Fit& fit) {
+  return std::accumulate(fit.balance.begin(), fit.balance.end(), int64_t{0});
+}
+
+// What is planned for the answer once more.
+MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
+  const nn::Sequential model = [&] {
+    const MetaScope scope;
+    return training.make();
+  }();
+  return memory_plan(model, training.inputs, training.targets, training.loss,
+                     MemoryPlanOptions(fit.balance)
+                         .chunks(fit.chunks)
+                         .checkpoint(fit.checkpoint)
+                         .capacity(capacity));
+}
+
+// From a single row it would take no statistics, and throw.
+TEST(Fit, ABatchNormGetsMoreThanOneRow) {
+  Training training = linears(0, 8);
+  training.make = [] {
+    return nn::Sequential(nn::Linear(512, 512), nn::BatchNorm1d(512), nn::Linear(512, 512));
+  };
+  // Too little: the smallest micro-batches are tried, too.
+  const Fit found = fit(training, {kMiB, kMiB});
+  EXPECT_FALSE(found.fits);
+  EXPECT_LT(found.chunks, 8);
+  const Fit easy = fit(training, {1000 * kMiB, 1000 * kMiB});
+  EXPECT_TRUE(easy.fits);
+  EXPECT_LT(easy.chunks, 8);
+  EXPECT_THROW(fit(training, {1000 * kMiB, 1000 * kMiB}, FitOptions().chunks({8})), c10::Error)
+      << "asked for";
+}
+
+TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
+  const Fit found = fit(linears(8), {1000 * kMiB, 1000 * kMiB});
+  EXPECT_TRUE(found.fits);
+  EXPECT_EQ(found.limit, "");
+  EXPECT_EQ(found.checkpoint, Checkpoint::kNever);
+  EXPECT_THAT(found.balance, SizeIs(2));
+  EXPECT_EQ(layers_of(found), 16);
+  EXPECT_GT(found.step, 0);
+  EXPECT_EQ(found.plans, 1);
+  EXPECT_THAT(found.room, Each(1000 * kMiB));
+}
+
+// What 1024 rows of a layer and its function give are 4 MiB.
+TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
+  const Training training = linears(16, 1024);
+  const auto options = FitOptions().chunks({1, 2, 4, 8, 16, 32});
+  const Fit all = fit(training, {1000 * kMiB, 1000 * kMiB}, options);
+  for (const int64_t room : {60 * kMiB, 45 * kMiB, 36 * kMiB}) {
+    const Fit found = fit(training, {room, room}, options);
+    ASSERT_TRUE(found.fits) << room << " " << found.limit;
+    EXPECT_GE(found.step, all.step);
+    const MemoryPlan again = plan_of(training, found, room);
+    for (size_t d = 0; d < 2; ++d) {
+      EXPECT_GE(again.devices[d].reserved, 0) << room;
+      EXPECT_LE(again.devices[d].reserved, room);
+      EXPECT_EQ(again.devices[d].reserved, found.plan.devices[d].reserved);
+      EXPECT_EQ(again.devices[d].peak.bytes, found.plan.devices[d].peak.bytes);
+    }
+  }
+}
+
+// One micro-batch cannot be made smaller, so its activations must be dropped.
+TEST(Fit, FindsThatOnlyCheckpointsFit) {
+  const Training training = linears(32, 4096);
+  const auto chunks = FitOptions().chunks({8}).schedule(Schedule::gpipe);
+  const Fit checkpointed = fit(training, {400 * kMiB, 400 * kMiB},
+                               FitOptions(chunks).checkpoints({Checkpoint::kAlways}));
+  ASSERT_TRUE(checkpointed.fits);
+  const int64_t enough =
+      std::max(checkpointed.plan.devices[0].reserved, checkpointed.plan.devices[1].reserved) +
+      2 * kMiB;
+  const Fit found = fit(training, {enough, enough}, chunks);
+  ASSERT_TRUE(found.fits) << found.limit;
+  EXPECT_NE(found.checkpoint, Checkpoint::kNever);
+  const Fit never =
+      fit(training, {enough, enough}, FitOptions(chunks).checkpoints({Checkpoint::kNever}));
+  EXPECT_FALSE(never.fits);
+  EXPECT_THAT(never.limit, HasSubstr("too little"));
+}
+
+TEST(Fit, SaysWhichDeviceIsOverByHowMuch) {
+  const Fit found = fit(linears(16), {17 * kMiB, 17 * kMiB});
+  EXPECT_FALSE(found.fits);
+  EXPECT_THAT(found.limit, AllOf(HasSubstr("device "), HasSubstr(" MiB but has room for 17.0, "),
+                                 HasSubstr("too little: parameters ")));
+  EXPECT_EQ(layers_of(found), 32);
+  EXPECT_GT(std::max(found.needed[0], found.needed[1]), 17 * kMiB);
+}
+
+TEST(Fit, SaysThatParametersAloneAreTooMuch) {
+  const Fit found = fit(linears(16), {10 * kMiB, 10 * kMiB});
+  EXPECT_FALSE(found.fits);
+  EXPECT_THAT(found.limit, HasSubstr("parameters, gradients, optimizer state and buffers take "
+                                     "32.0 MiB, all devices together have room for 20.0; device"));
+}
+
+TEST(Fit, CountsTheOptimizersState) {
+  const auto adam = [](std::vector<at::Tensor> parameters) {
+    return std::unique_ptr<torch::optim::Optimizer>(
+        std::make_unique<torch::optim::Adam>(std::move(parameters)));
+  };
+  EXPECT_TRUE(fit(linears(16), {40 * kMiB, 40 * kMiB}).fits);
+  EXPECT_FALSE(fit(linears(16), {30 * kMiB, 30 * kMiB}, FitOptions().optimizer(adam)).fits);
+}
+
+TEST(Fit, GivesALargerDeviceMore) {
+  const Fit found = fit(linears(16), {9 * kMiB, 90 * kMiB});
+  ASSERT_TRUE(found.fits) << found.limit;
+  EXPECT_LT(found.balance[0], found.balance[1] / 2);
+  const Fit turned = fit(linears(16), {90 * kMiB, 9 * kMiB});
+  ASSERT_TRUE(turned.fits) << turned.limit;
+  EXPECT_GT(turned.balance[0], 2 * turned.balance[1]);
+}
+
+TEST(Fit, LeavesTheMarginFree) {
+  const Fit found = fit(linears(16), {60 * kMiB, 60 * kMiB}, FitOptions().margin(20 * kMiB));
+  ASSERT_TRUE(found.fits);
+  EXPECT_THAT(found.room, Each(40 * kMiB));
+  for (const DeviceMemory& device : found.plan.devices) EXPECT_LE(device.reserved, 40 * kMiB);
+}
+
+TEST(Fit, CutsAUNet) {
+  Training training;
+  training.make = [] {
+    return models::unet(models::UNetOptions().depth(3).num_convs(2).base_channels(16));
+  };
+  training.inputs = {at::empty({8, 3, 64, 64}, on_meta())};
+  training.loss = &squares;
+  const Fit roomy = fit(training, {400 * kMiB, 400 * kMiB, 400 * kMiB});
+  ASSERT_TRUE(roomy.fits);
+  const Fit tight = fit(training, {24 * kMiB, 24 * kMiB, 24 * kMiB});
+  ASSERT_TRUE(tight.fits) << tight.limit;
+  EXPECT_GE(tight.step, roomy.step);
+  for (const DeviceMemory& device : tight.plan.devices) EXPECT_LE(device.reserved, 24 * kMiB);
+}
+
+struct Stop {};
+
+TEST(Fit, EndsWhenProgressThrows) {
+  int calls = 0;
+  const auto progress = [&](const std::string& note) {
+    if (++calls == 6) throw Stop();
+    EXPECT_NE(note, "");
+  };
+  EXPECT_THROW(fit(linears(8), {1000 * kMiB, 1000 * kMiB}, FitOptions().progress(progress)), Stop);
+}
+
+TEST(Fit, RefusesWhatCannotBe) {
+  const auto refuses = [](std::vector<int64_t> bytes, FitOptions options, const char* text) {
+    EXPECT_THAT([&] { fit(linears(2), bytes, options); },
+                ThrowsMessage<c10::ValueError>(HasSubstr(text)));
+  };
+  refuses({}, {}, "no devices were given");
+  refuses({kMiB, 0}, {}, "device 1 has 0 bytes");
+  refuses({-5}, {}, "device 0 has -5 bytes");
+  refuses({kMiB}, FitOptions().margin(-1), "margin must be at least 0 bytes, got -1");
+  refuses({kMiB}, FitOptions().margin(kMiB), "the margin of 1048576 takes");
+  refuses({kMiB}, FitOptions().chunks({0}), "chunks has 0, expected 1 to the 64 rows");
+  refuses({kMiB}, FitOptions().chunks({65}), "chunks has 65");
+  refuses({kMiB, kMiB, kMiB, kMiB, kMiB}, {}, "5 devices were given, but the model has 4 layers");
+  Training training = linears(2);
+  training.make = nullptr;
+  EXPECT_THAT([&] { fit(training, {kMiB}); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("Training::make is empty")));
+  training = linears(2);
+  training.inputs = {};
+  EXPECT_THAT([&] { fit(training, {kMiB}); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("there is no defined tensor")));
+  training.inputs = {at::empty({0, 8}, at::kMeta)};
+  EXPECT_THAT([&] { fit(training, {kMiB}); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("the mini-batch has no rows")));
+}
+
+TEST(Largest, IsTheLastThatFits) {
+  const auto family = [](int64_t member) { return linears(member); };
+  const std::vector<int64_t> devices = {40 * kMiB, 40 * kMiB};
+  const Largest found = largest(family, 1000, devices);
+  EXPECT_GT(found.member, 15);
+  EXPECT_LT(found.member, 40);
+  EXPECT_TRUE(found.fit.fits);
+  EXPECT_EQ(found.next, found.member + 1);
+  EXPECT_FALSE(found.next_fit.fits);
+  EXPECT_THAT(found.next_fit.limit, HasSubstr("too little"));
+  EXPECT_TRUE(fit(linears(found.member), devices).fits);
+  const Fit next = fit(linears(found.next), devices);
+  EXPECT_FALSE(next.fits) << next.chunks << " " << to_text(next.checkpoint) << " "
+                          << found.next_fit.limit;
+}
+
+TEST(Largest, MayBeTheLastThereIsOrNone) {
+  const auto family = [](int64_t member) { return linears(member); };
+  const Largest all = largest(family, 5, {400 * kMiB, 400 * kMiB});
+  EXPECT_EQ(all.member, 5);
+  EXPECT_EQ(all.next, 0);
+  const Largest none = largest(family, 5, {kMiB});
+  EXPECT_EQ(none.member, 0);
+  EXPECT_EQ(none.next, 1);
+  EXPECT_NE(none.next_fit.limit, "");
+  EXPECT_THAT([&] { largest(family, 0, {kMiB}); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("most must be at least 1")));
+}
+
+}  // namespace
+}  // namespace gpipe::balance

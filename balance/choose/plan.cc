@@ -1,0 +1,416 @@
+#include "balance/choose/plan.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/choose/default_chunks.h"
+#include "balance/choose/training.h"
+#include "balance/costs/autocast.h"
+#include "balance/costs/first_rows.h"
+#include "balance/costs/profile_checks.h"
+#include "balance/costs/profiler.h"
+#include "balance/memory/caching_allocator.h"
+#include "balance/memory/param_scale.h"
+#include "gpipe/batch_size.h"
+#include "gpipe/cut_sizes.h"
+#include "gpipe/internal/layer_runs/layer_runs.h"
+#include "meta/meta_scope.h"
+#include "text/counted.h"
+
+namespace gpipe::balance {
+namespace {
+
+// How often the limits are corrected after a plan of the memory.
+constexpr int kMostMemoryPlans = 6;
+// Where nothing fits: of how many others memory is planned, and how exactly it is told what one
+// needs.
+constexpr size_t kMostNearest = 5;
+constexpr int kBisections = 8;
+constexpr size_t kMostOthers = 10;
+
+c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
+  for (const at::Tensor& tensor : model->parameters()) {
+    if (tensor.defined()) return tensor.device();
+  }
+  for (const at::Tensor& tensor : sample) {
+    if (tensor.defined()) return tensor.device();
+  }
+  return c10::kCPU;
+}
+
+// One model on the devices.
+class Planner {
+ public:
+  Planner(const torch::nn::Sequential& model, const Tensors& sample, const PlanOptions& options)
+      : model_(model), sample_(sample), options_(options) {
+    TORCH_CHECK_VALUE(!model.is_empty() && !model->is_empty(),
+                      "the model has no layers, so there is nothing to plan");
+    TORCH_CHECK_VALUE(options.devices() >= 1, "devices must be at least 1, got ",
+                      options.devices());
+    TORCH_CHECK_VALUE(options.memory() >= 0, "memory must be at least 0 bytes, got ",
+                      options.memory());
+    TORCH_CHECK_VALUE(!sample.empty(),
+                      "the sample has no tensors; give a mini-batch of the model's inputs");
+    rows_ = batch_size(sample, "sample tensor", options.shared_inputs());
+    TORCH_CHECK_VALUE(rows_ > 0, "the sample has no rows; give a mini-batch of the model's inputs");
+    on_meta_ = device_of(model, sample).is_meta();
+    if (on_meta_) {
+      memory_model_ = model;
+    } else if (options.make()) {
+      const MetaScope scope;
+      memory_model_ = options.make()();
+    }
+    autocast_ =
+        autocast_name(memory_model_ ? options.device_type() : device_of(model, sample).type());
+    set_up_problem();
+  }
+
+  PlanReport run() {
+    std::vector<int64_t> limits = problem_.limits;  // as given
+    std::optional<Nearest> nearest;
+    const auto consider = [&](const PlanCandidate& candidate, const Memory& memory) {
+      Nearest needs = least_for(candidate, memory);
+      if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
+    };
+    bool least = false;  // whether what holds least is looked for
+    for (int rounds = 1;; ++rounds) {
+      tell("searching");
+      PlanSearch search = search_plan(problem_);
+      if (!search.best.fits() && !memory_model_) {
+        consider(search.best, memory_of_profile(search.best));
+        break;
+      }
+      // The profile may be wrong about what exceeds a little, and about what is nearest: where
+      // nothing fits by it, memory is planned for several.
+      std::vector<PlanCandidate> candidates = {search.best};
+      if (!search.best.fits()) {
+        const size_t others = std::min(kMostNearest, search.others.size());
+        candidates.insert(candidates.end(), search.others.begin(),
+                          search.others.begin() + static_cast<std::ptrdiff_t>(others));
+      }
+      Memory memory;
+      for (size_t k = 0; k < candidates.size(); ++k) {
+        memory = memory_of(candidates[k]);
+        if (!fits(memory)) {
+          consider(candidates[k], memory);
+          continue;
+        }
+        if (!search.best.fits()) search.others.clear();  // nor do they
+        // They are what is lost by one change of what was nearest, by the profile and within
+        // limits.
+        if (k > 0 || least) search.alternatives.clear();
+        search.best = candidates[k];
+        search.best.excess = 0;
+        return report(std::move(search), memory);
+      }
+      if (least) break;
+      if (!search.best.fits() || rounds >= kMostMemoryPlans) {
+        // With less room the search goes on towards less memory, where it may find what fits.
+        least = true;
+        for (size_t d = 0; d < limits.size(); ++d) {
+          problem_.limits[d] = std::min(problem_.limits[d], limits[d] / 4);
+        }
+        continue;
+      }
+      for (size_t d = 0; d < limits.size(); ++d) {
+        const int64_t over = memory.needed[d] - search.best.memory[d];
+        if (memory.needed[d] > limits[d]) {
+          problem_.limits[d] = std::min(problem_.limits[d], limits[d] - over);
+        }
+      }
+    }
+    nothing_fits(*nearest);
+  }
+
+ private:
+  // Of a candidate, by device.
+  struct Memory {
+    std::vector<int64_t> live;
+    std::vector<int64_t> reserved;  // -1: not planned
+    std::vector<int64_t> needed;    // what must be there
+    std::optional<MemoryPlan> plan;
+  };
+
+  // What a candidate that does not fit would need.
+  struct Nearest {
+    PlanCandidate candidate;
+    int64_t device = 0;  // that needs most
+    int64_t bytes = 0;
+  };
+
+  void tell(const std::string& note) const {
+    if (options_.progress()) options_.progress()(note);
+  }
+
+  void set_up_problem() {
+    problem_.devices = options_.devices();
+    if (options_.memory() > 0) {
+      problem_.limits.assign(static_cast<size_t>(options_.devices()), options_.memory());
+    }
+    if (!options_.checkpoints().empty()) problem_.checkpoints = options_.checkpoints();
+    problem_.schedules = options_.schedules();
+    problem_.stages_per_device = options_.stages_per_device();
+    problem_.machine = options_.machine();
+    problem_.machine.param_scale = param_scale(options_.optimizer(), options_.zero_grad());
+    problem_.budget = options_.budget();
+    if (options_.progress()) problem_.progress = options_.progress();
+    int64_t layer = 0;
+    for (const int64_t piece : internal::pieces_of(model_)) {
+      if (piece > 1) problem_.machine.keep_together.push_back({layer, layer + piece - 1});
+      layer += piece;
+    }
+    const int64_t pieces = static_cast<int64_t>(internal::pieces_of(model_).size());
+    TORCH_CHECK_VALUE(options_.devices() <= pieces, options_.devices(),
+                      " devices, but the model has ", pieces,
+                      " layers that may be separated, and a device needs one; give ", pieces,
+                      " devices or fewer");
+    std::vector<int64_t> chunks = options_.chunks();
+    if (chunks.empty()) chunks = default_chunks(*model_, rows_);
+    std::map<int64_t, int64_t> known;  // micro-batches, and the chunks that make them
+    for (const int64_t count : chunks) {
+      TORCH_CHECK_VALUE(count >= 1 && count <= rows_, "chunks has ", count, ", expected 1 to the ",
+                        rows_, " rows of the sample");
+      known.emplace(cut_sizes(rows_, count).micro_batches, count);
+    }
+    for (const auto& [micro_batches, count] : known) add_cut(count);
+  }
+
+  void add_cut(int64_t chunks) {
+    const CutSizes sizes = cut_sizes(rows_, chunks);
+    MiniBatchCut cut;
+    cut.chunks = chunks;
+    cut.sizes.assign(static_cast<size_t>(sizes.micro_batches), 1.0);
+    const int64_t last = rows_ - sizes.rows * (sizes.micro_batches - 1);
+    cut.sizes.back() = static_cast<double>(last) / static_cast<double>(sizes.rows);
+    cut.profile = profile_of(sizes.rows);
+    problem_.cuts.push_back(std::move(cut));
+  }
+
+  Profile profile_of(int64_t rows) {
+    for (const Profile& profile : options_.profiles()) {
+      if (profile.batch_rows != rows) continue;
+      TORCH_CHECK_VALUE(profile.layers.size() == model_->size(), "a profile of ",
+                        profile.layers.size(), " layers was given for a model of ", model_->size());
+      check_autocast(rows, profile.autocast);
+      if (profile.shared_inputs) {
+        std::vector<int64_t> shared = options_.shared_inputs();
+        std::sort(shared.begin(), shared.end());
+        TORCH_CHECK_VALUE(*profile.shared_inputs == shared,
+                          "a profile was given that shares the inputs (",
+                          absl::StrJoin(*profile.shared_inputs, ","),
+                          ") between micro-batches, the options share (",
+                          absl::StrJoin(shared, ","), "); give the options of the profile");
+      }
+      return profile;
+    }
+    const std::string note =
+        absl::StrFormat("%s micro-batches of %d rows", on_meta_ ? "counting" : "measuring", rows);
+    tell(note);
+    if (on_meta_) {
+      NominalDevice speed = options_.speed();
+      speed.type = options_.device_type();
+      return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()), speed,
+                             options_.shared_inputs());
+    }
+    check_autocast(rows, autocast_name(device_of(model_, sample_).type()));
+    return profile(model_, sample_,
+                   ProfileOptions()
+                       .micro_batch_rows(rows)
+                       .shared_inputs(options_.shared_inputs())
+                       .timeout(options_.timeout())
+                       .cpu_threads(options_.cpu_threads())
+                       .after_each_layer([&] { tell(note); }));
+  }
+
+  // A profile that was made, or would be, under `autocast`. Memory is planned under autocast_.
+  void check_autocast(int64_t rows, const std::string& autocast) const {
+    if (autocast == autocast_) return;
+    const std::string type = c10::DeviceTypeName(
+        memory_model_ ? options_.device_type() : device_of(model_, sample_).type(),
+        /*lower_case=*/true);
+    TORCH_CHECK_VALUE(
+        false, "the profile of micro-batches of ", rows, " rows is one ", under_autocast(autocast),
+        ", but the plan is made ", under_autocast(autocast_), " (for devices of type ", type,
+        "): its times and bytes are those of other types of numbers; ",
+        autocast.empty()
+            ? absl::StrCat("call plan() without that guard")
+            : absl::StrCat("call plan() inside a guard of autocast to ", autocast,
+                           " for that type (--autocast=", autocast, " in the command)"),
+        ", or make the profile ", under_autocast(autocast_));
+  }
+
+  static Memory memory_of_profile(const PlanCandidate& candidate) {
+    Memory memory;
+    memory.live = memory.needed = candidate.memory;
+    memory.reserved.assign(candidate.memory.size(), -1);
+    return memory;
+  }
+
+  Memory memory_of(const PlanCandidate& candidate) {
+    Memory memory = memory_of_profile(candidate);
+    const size_t devices = candidate.memory.size();
+    if (!memory_model_) return memory;
+    ++memory_plans_;
+    const std::string note = absl::StrCat("planning memory, plan ", memory_plans_);
+    tell(note);
+    memory.plan = memory_plan(
+        *memory_model_, sample_, options_.targets(),
+        options_.loss() ? options_.loss() : LossFn(sum_of_first_output),
+        MemoryPlanOptions(candidate.balance)
+            .chunks(candidate.chunks)
+            .shared_inputs(options_.shared_inputs())
+            .partition_checkpoints(candidate.checkpoints)
+            .schedule([schedule = *candidate.schedule](int64_t, int64_t) { return schedule; })
+            .device_of_stage(candidate.schedule->placement().worker_of_stage())
+            .optimizer(options_.optimizer())
+            .zero_grad(options_.zero_grad())
+            .device_type(options_.device_type())
+            .progress([&](int64_t, int64_t) { tell(note); }));
+    for (size_t d = 0; d < devices; ++d) {
+      const DeviceMemory& device = memory.plan->devices[d];
+      memory.live[d] = device.peak.bytes;
+      memory.reserved[d] = device.reserved;
+      memory.needed[d] = options_.device_type() == c10::kCPU ? device.peak.bytes : device.reserved;
+      if (options_.memory() == 0 || memory.needed[d] <= options_.memory()) continue;
+      if (options_.device_type() == c10::kCPU || device.peak.bytes > options_.memory()) continue;
+      // The allocator gives back what it has cached before it runs out.
+      const int64_t thrifty = peak_reserved(memory.plan->trace, options_.memory())[d];
+      if (thrifty >= 0) memory.needed[d] = memory.reserved[d] = thrifty;
+    }
+    return memory;
+  }
+
+  // An allocator that runs out gives back what it has cached, so with less than it would reserve
+  // everything may run, too.
+  Nearest least_for(const PlanCandidate& candidate, const Memory& memory) const {
+    Nearest nearest;
+    nearest.candidate = candidate;
+    const auto worst = std::max_element(memory.needed.begin(), memory.needed.end());
+    nearest.device = worst - memory.needed.begin();
+    nearest.bytes = *worst;
+    if (!memory.plan || options_.device_type() == c10::kCPU) return nearest;
+    int64_t too_little = most(memory.live) - 1;
+    for (int k = 0; k < kBisections && nearest.bytes - too_little > 1; ++k) {
+      const int64_t capacity = too_little + (nearest.bytes - too_little) / 2;
+      const std::vector<int64_t> reserved = peak_reserved(memory.plan->trace, capacity);
+      if (*std::min_element(reserved.begin(), reserved.end()) < 0) {
+        too_little = capacity;
+        continue;
+      }
+      nearest.device = std::max_element(reserved.begin(), reserved.end()) - reserved.begin();
+      nearest.bytes = most(reserved);
+    }
+    return nearest;
+  }
+
+  bool fits(const Memory& memory) const {
+    return options_.memory() == 0 || most(memory.needed) <= options_.memory();
+  }
+
+  static int64_t most(const std::vector<int64_t>& bytes) {
+    return *std::max_element(bytes.begin(), bytes.end());
+  }
+
+  std::string text_of(const PlanCandidate& candidate) const {
+    return absl::StrFormat("%d micro-batches, checkpoint %s, %s, balance %s",
+                           candidate.schedule->micro_batches(), modes_text(candidate.checkpoints),
+                           candidate.schedule_name, absl::StrJoin(candidate.balance, ","));
+  }
+
+  static std::string modes_text(const std::vector<Checkpoint>& modes) {
+    return absl::StrJoin(modes, ",",
+                         [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
+  }
+
+  [[noreturn]] void nothing_fits(const Nearest& nearest) const {
+    TORCH_CHECK_VALUE(false, "nothing that may be chosen fits into ",
+                      text::counted(options_.devices(), "device"), " of ",
+                      bytes_text(options_.memory()), ": the nearest (", text_of(nearest.candidate),
+                      ") needs ", bytes_text(nearest.bytes), " on device ", nearest.device,
+                      "; give devices of at least that (", nearest.bytes,
+                      " bytes), more devices, fewer rows, or more to choose from");
+  }
+
+  PlanReport report(PlanSearch search, const Memory& memory) {
+    const PlanCandidate& best = search.best;
+    const MiniBatchCut& cut = problem_.cuts[best.cut];
+    PlanReport report;
+    report.plan.profiled_on = cut.profile.device;
+    report.plan.autocast = cut.profile.autocast;
+    report.plan.rows = rows_;
+    report.plan.balance = best.balance;
+    report.plan.chunks = best.chunks;
+    report.plan.shared_inputs = options_.shared_inputs();
+    report.plan.checkpoints = best.checkpoints;
+    report.plan.schedule_name = best.schedule_name;
+    report.plan.schedule = *best.schedule;
+    report.plan.step = best.step;
+    report.plan.lower_bound = std::numeric_limits<double>::infinity();
+    for (const MiniBatchCut& other : problem_.cuts) {
+      report.plan.lower_bound = std::min(
+          report.plan.lower_bound,
+          step_lower_bound(other.profile, other.sizes, options_.devices(), problem_.machine));
+    }
+    report.plan.devices.clear();
+    for (size_t d = 0; d < memory.live.size(); ++d) {
+      report.plan.devices.push_back(
+          {options_.memory(), memory.live[d], memory.reserved[d], best.memory[d]});
+    }
+    report.memory_planned = memory.plan.has_value();
+    if (memory.plan) report.uncertain = memory.plan->uncertain;
+    report.others = std::move(search.others);
+    if (report.others.size() > kMostOthers) report.others.resize(kMostOthers);
+    report.alternatives = std::move(search.alternatives);
+    report.rows_of_profile = cut.profile.batch_rows;
+    report.examined = search.examined;
+    report.exhaustive = search.exhaustive;
+    report.memory_plans = memory_plans_;
+    ExplainOptions explained = problem_.machine;
+    explained.chunks = best.schedule->micro_batches();
+    explained.micro_batch_sizes = cut.sizes;
+    explained.partition_checkpoints = best.checkpoints;
+    explained.schedule = [schedule = *best.schedule](int64_t, int64_t) { return schedule; };
+    report.explanation = explain(cut.profile, best.balance, explained);
+    if (options_.device_type() == c10::kCPU) {
+      // There it is another allocator, so what CUDA's would reserve is no need.
+      for (PlannedDevice& device : report.plan.devices) device.reserved = -1;
+    }
+    report.proof = check_plan(report.plan, cut.profile, cut.sizes, problem_.machine,
+                              memory.plan ? &memory.plan->trace : nullptr);
+    if (!report.proof.problems.empty()) {
+      throw std::logic_error("the plan does not hold when it is checked: " +
+                             absl::StrJoin(report.proof.problems, "; ") + "; please report this");
+    }
+    return report;
+  }
+
+  const torch::nn::Sequential model_;
+  const Tensors& sample_;
+  const PlanOptions& options_;
+  int64_t rows_ = 0;
+  bool on_meta_ = false;
+  std::string autocast_;  // the guard of the plan, as Profile has it
+  std::optional<torch::nn::Sequential> memory_model_;
+  PlanProblem problem_;
+  int64_t memory_plans_ = 0;
+};
+
+}  // namespace
+
+PlanReport plan(const torch::nn::Sequential& model, const Tensors& sample,
+                const PlanOptions& options) {
+  return Planner(model, sample, options).run();
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,590 @@
+#include "balance/choose/plan_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "balance/choose/profiled_schedule.h"
+#include "balance/costs/profile_checks.h"
+#include "balance/memory/caching_allocator.h"
+#include "gpipe/cut_sizes.h"
+#include "gpipe/schedule/action.h"
+
+namespace gpipe::balance {
+namespace {
+
+// Two ways to add up the same numbers differ by less.
+constexpr double kRounding = 1e-9;
+
+std::string text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+// A stage as the checks see it: sums over its layers, counted by hand.
+struct Stage {
+  size_t first = 0;
+  size_t past = 0;
+  double forward = 0;
+  double whole = 0;   // B
+  double inputs = 0;  // I
+  double weights = 0;
+  double state = 0;  // bytes: parameters and what an optimizer keeps, buffers
+  double workspace = 0;
+  double arrives = 0;  // bytes of a micro-batch
+  double kept = 0;
+  double waits = 0;
+};
+
+class Check {
+ public:
+  Check(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
+        const ExplainOptions& machine)
+      : plan_(plan), profile_(profile), sizes_(sizes), machine_(machine) {
+    if (static_cast<int64_t>(sizes.size()) != plan.schedule.micro_batches()) {
+      throw std::invalid_argument("check_plan: " + std::to_string(sizes.size()) +
+                                  " sizes were given for " +
+                                  std::to_string(plan.schedule.micro_batches()) + " micro-batches");
+    }
+    for (const double size : sizes) {
+      if (std::isfinite(size) && size > 0) continue;
+      throw std::invalid_argument("check_plan: a micro-batch of " + text(size) +
+                                  " of the profile's rows: give a finite number above 0");
+    }
+    check_profile(profile, "check_plan: the profile's ");
+    const auto in_all = static_cast<int64_t>(profile.layers.size());
+    size_t layer = 0;
+    for (const int64_t layers : plan.balance) {
+      if (layers < 1 || layers > in_all - static_cast<int64_t>(layer)) {
+        throw std::invalid_argument("check_plan: the balance has " + std::to_string(layers) +
+                                    " layers where " +
+                                    std::to_string(in_all - static_cast<int64_t>(layer)) +
+                                    " are left of the profile's " + std::to_string(in_all));
+      }
+      stages_.emplace_back();
+      stages_.back().first = layer;
+      layer += static_cast<size_t>(layers);
+      stages_.back().past = layer;
+    }
+    if (layer != profile.layers.size()) {
+      throw std::invalid_argument("check_plan: the balance sums up to " + std::to_string(layer) +
+                                  ", but the profile has " + std::to_string(profile.layers.size()) +
+                                  " layers");
+    }
+    const bool measured = std::all_of(
+        profile.layers.begin(), profile.layers.end(),
+        [](const LayerProfile& layer_profile) { return layer_profile.split.has_value(); });
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      Stage& stage = stages_[s];
+      for (size_t k = stage.first; k < stage.past; ++k) {
+        const LayerProfile& layer_profile = profile.layers[k];
+        stage.forward += layer_profile.forward;
+        stage.whole += layer_profile.backward;
+        stage.inputs += measured ? layer_profile.split->input : layer_profile.backward / 2;
+        stage.weights += measured ? layer_profile.split->weight : layer_profile.backward / 2;
+        stage.waits += measured ? static_cast<double>(layer_profile.split->waiting) : 0.0;
+        stage.state += static_cast<double>(layer_profile.parameters) * machine.param_scale +
+                       static_cast<double>(layer_profile.buffers);
+        stage.workspace = std::max(stage.workspace, static_cast<double>(layer_profile.workspace));
+        stage.kept += static_cast<double>(layer_profile.kept);
+      }
+      const int64_t before = s == 0 ? profile.input : profile.layers[stage.first - 1].output;
+      stage.arrives = static_cast<double>(before);
+      for (const SkipProfile& skip : profile.skips) {
+        if (stage_of(skip.to) == s && stage_of(skip.from) != s) {
+          stage.arrives += static_cast<double>(skip.bytes);
+        }
+      }
+      if (measured && s == 0) {
+        stage.inputs = 0;
+        stage.weights = stage.whole;
+      }
+      if (!measured || s == 0) stage.waits = stage.arrives + stage.kept;
+    }
+    find_recomputed();
+  }
+
+  // Runs the workers' lists; false if they come to no end.
+  bool run() {
+    const auto& table = plan_.schedule.table();
+    const auto cells = stages_.size() * sizes_.size();
+    std::vector<double> forward_end(cells, -1), backward_end(cells, -1);
+    std::vector<size_t> next(table.size());
+    std::vector<double> free(table.size());
+    const auto cell = [&](size_t stage, int32_t m) {
+      return stage * sizes_.size() + static_cast<size_t>(m);
+    };
+    // When a value from that stage is there; `ready` becomes false if it is not made yet.
+    const auto arrival = [&](const std::vector<double>& ends, size_t from, size_t to, int32_t m,
+                             double bytes, bool& ready) {
+      const double end = ends[cell(from, m)];
+      if (end < 0) ready = false;
+      return end + (worker_of(from) == worker_of(to) ? 0.0 : link(bytes * size(m)));
+    };
+    for (bool going = true; going;) {
+      going = false;
+      for (size_t w = 0; w < table.size(); ++w) {
+        while (next[w] < table[w].size()) {
+          const Action& action = table[w][next[w]];
+          const auto s = static_cast<size_t>(action.stage);
+          const int32_t m = action.micro_batch;
+          const bool is_forward = action.kind == ActionKind::kForward;
+          const bool is_weights = action.kind == ActionKind::kWeightGradient;
+          double start = free[w];
+          bool ready = true;
+          if (is_forward && s > 0) {
+            start = std::max(start, arrival(forward_end, s - 1, s, m, output(s - 1), ready));
+          } else if (!is_forward && !is_weights && s + 1 < stages_.size()) {
+            start = std::max(start, arrival(backward_end, s + 1, s, m, output(s), ready));
+          }
+          for (const SkipProfile& skip : profile_.skips) {
+            const size_t from = stage_of(skip.from);
+            const size_t to = stage_of(skip.to);
+            const auto bytes = static_cast<double>(skip.bytes);
+            if (from == to || is_weights) continue;
+            if (is_forward && to == s) {
+              start = std::max(start, arrival(forward_end, from, s, m, bytes, ready));
+            } else if (!is_forward && from == s) {
+              start = std::max(start, arrival(backward_end, to, s, m, bytes, ready));
+            }
+          }
+          if (!is_forward && forward_end[cell(s, m)] < 0) ready = false;
+          if (is_weights && backward_end[cell(s, m)] < 0) ready = false;
+          if (!ready) break;
+          const double end = start + cost(action);
+          if (is_forward) forward_end[cell(s, m)] = end;
+          if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
+          spans_.push_back({start, end});  // also an empty one, which the step may end with
+          free[w] = end;
+          ++next[w];
+          going = true;
+        }
+      }
+    }
+    for (size_t w = 0; w < table.size(); ++w) {
+      if (next[w] < table[w].size()) return false;
+    }
+    return true;
+  }
+
+  // Of the spans in which workers compute, on as many cores as there are.
+  double step() const {
+    std::map<double, int64_t> changes;  // how many more workers compute from then on
+    for (const auto& [start, end] : spans_) {
+      ++changes[start];
+      --changes[end];
+    }
+    double result = 0;
+    double last = 0;
+    int64_t running = 0;
+    for (const auto& [time, change] : changes) {
+      const bool few = machine_.cores > 0 && running > machine_.cores;
+      const double shared =
+          few ? static_cast<double>(running) / static_cast<double>(machine_.cores) : 1.0;
+      result += (time - last) * shared * (running > 1 ? machine_.contention : 1.0);
+      running += change;
+      last = time;
+    }
+    return result;
+  }
+
+  // The most that the device's worker holds.
+  int64_t live(size_t worker) const {
+    std::map<std::pair<int32_t, int32_t>, double> held;  // stage, micro-batch
+    double fixed = 0;
+    double workspace = 0;
+    double most = 0;
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      if (worker_of(s) == static_cast<int64_t>(worker)) fixed += stages_[s].state;
+    }
+    const auto note = [&](double more) {
+      double sum = more;
+      for (const auto& [cell, bytes] : held) sum += bytes;
+      most = std::max(most, sum);
+    };
+    for (const Action& action : plan_.schedule.table()[worker]) {
+      const Stage& stage = stages_[static_cast<size_t>(action.stage)];
+      const double rows = size(action.micro_batch);
+      const bool again = recomputed(action);
+      const std::pair<int32_t, int32_t> cell = {action.stage, action.micro_batch};
+      workspace = std::max(workspace, rows * stage.workspace);
+      switch (action.kind) {
+        case ActionKind::kForward:
+          held[cell] = rows * (stage.arrives + (again ? 0.0 : stage.kept));
+          note(0);
+          break;
+        case ActionKind::kBackward:
+          note(again ? rows * stage.kept : 0.0);
+          held.erase(cell);
+          break;
+        case ActionKind::kInputGradient:
+          note(again ? rows * stage.kept : 0.0);
+          held[cell] = rows * stage.waits;
+          note(0);
+          break;
+        case ActionKind::kWeightGradient:
+          held.erase(cell);
+          break;
+      }
+    }
+    return std::llround(fixed + workspace + most);
+  }
+
+ private:
+  size_t stage_of(int64_t layer) const {
+    size_t s = 0;
+    while (static_cast<size_t>(layer) >= stages_[s].past) ++s;
+    return s;
+  }
+  int64_t worker_of(size_t stage) const {
+    return plan_.schedule.worker_of(static_cast<int64_t>(stage));
+  }
+  double size(int32_t m) const { return sizes_[static_cast<size_t>(m)]; }
+  double output(size_t stage) const {
+    return static_cast<double>(profile_.layers[stages_[stage].past - 1].output);
+  }
+  double link(double bytes) const {
+    return machine_.latency + (machine_.bandwidth > 0 ? bytes / machine_.bandwidth : 0.0);
+  }
+
+  void find_recomputed() {
+    recomputed_.assign(stages_.size(), std::vector<bool>(sizes_.size()));
+    for (const std::vector<Action>& actions : plan_.schedule.table()) {
+      for (size_t k = 0; k < actions.size(); ++k) {
+        const Action& action = actions[k];
+        if (action.kind != ActionKind::kForward) continue;
+        const auto s = static_cast<size_t>(action.stage);
+        const bool at_once = k + 1 < actions.size() && actions[k + 1].stage == action.stage &&
+                             actions[k + 1].micro_batch == action.micro_batch;
+        const Checkpoint mode = plan_.checkpoints[s];
+        recomputed_[s][static_cast<size_t>(action.micro_batch)] =
+            mode == Checkpoint::kAlways || (mode == Checkpoint::kExceptLast && !at_once);
+      }
+    }
+  }
+  bool recomputed(const Action& action) const {
+    return recomputed_[static_cast<size_t>(action.stage)][static_cast<size_t>(action.micro_batch)];
+  }
+
+  double cost(const Action& action) const {
+    const Stage& stage = stages_[static_cast<size_t>(action.stage)];
+    const double again = recomputed(action) ? stage.forward : 0.0;
+    double seconds = 0;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        seconds = stage.forward;
+        break;
+      case ActionKind::kBackward:
+        seconds = stage.whole + again;
+        break;
+      case ActionKind::kInputGradient:
+        seconds = stage.inputs + again;
+        break;
+      case ActionKind::kWeightGradient:
+        seconds = stage.weights;
+        break;
+    }
+    return machine_.overhead + size(action.micro_batch) * seconds;
+  }
+
+  const PipelinePlan& plan_;
+  const Profile& profile_;
+  const std::vector<double>& sizes_;
+  const ExplainOptions& machine_;
+  std::vector<Stage> stages_;
+  std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
+  std::vector<std::pair<double, double>> spans_;
+};
+
+std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
+  std::vector<int64_t> now(devices), most(devices);
+  for (const MemoryEvent& event : trace.events) {
+    const MemoryBlock& block = trace.blocks[static_cast<size_t>(event.block)];
+    const auto device = static_cast<size_t>(block.device);
+    if (device >= devices) continue;
+    now[device] += event.free ? -block.bytes : block.bytes;
+    most[device] = std::max(most[device], now[device]);
+  }
+  return most;
+}
+
+// What a plan says, beside what is derived again: each difference is noted by the field's name.
+class Claims {
+ public:
+  Claims(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
+         const ExplainOptions& machine, PlanProof& proof)
+      : plan_(plan), profile_(profile), sizes_(sizes), machine_(machine), proof_(proof) {}
+
+  void check_names() {
+    not_checked("model", "a name for people");
+    if (plan_.profiled_on != profile_.device) {
+      problem("profiled_on",
+              "the profile is of " + profile_.device + ", the plan says " + plan_.profiled_on);
+    }
+    if (plan_.autocast != profile_.autocast) {
+      problem("autocast", "the profile was made " + under_autocast(profile_.autocast) +
+                              ", the plan " + under_autocast(plan_.autocast));
+    }
+    if (!profile_.shared_inputs) {
+      not_checked("shared_inputs", "the profile does not say which it was made with");
+    } else if (set_of(*profile_.shared_inputs) != set_of(plan_.shared_inputs)) {
+      problem("shared_inputs", "the profile was made with others than the plan has");
+    }
+  }
+
+  // Whether rows and chunks make the micro-batches that were profiled.
+  void check_cut() {
+    const std::vector<int64_t> rows = micro_batch_sizes(plan_.rows, plan_.chunks);
+    const std::string cut = std::to_string(plan_.rows) + " rows in " +
+                            std::to_string(plan_.chunks) + " chunks make micro-batches of ";
+    if (profile_.batch_rows != rows.front()) {
+      problem("rows, chunks", cut + std::to_string(rows.front()) + " rows, the profile's have " +
+                                  std::to_string(profile_.batch_rows));
+    }
+    for (size_t m = 0; m < sizes_.size(); ++m) {
+      const double size = static_cast<double>(rows[m]) / static_cast<double>(rows.front());
+      if (std::abs(size - sizes_[m]) <= kRounding) continue;
+      problem("rows, chunks", cut + text(size) + " of the first one's rows, micro-batch " +
+                                  std::to_string(m) + " was given " + text(sizes_[m]));
+    }
+  }
+
+  void check_balance() {
+    std::set<int64_t> firsts;
+    int64_t first = 0;
+    for (const int64_t layers : plan_.balance) {
+      firsts.insert(first);
+      first += layers;
+    }
+    for (const LayerRange& range : machine_.keep_together) {
+      const auto cut = firsts.upper_bound(range.first);
+      if (cut == firsts.end() || *cut > range.last) continue;
+      problem("balance", "it separates layer " + std::to_string(*cut) +
+                             " from the one before, which must stay together");
+    }
+  }
+
+  // What the table is called decides what a mini-batch of fewer micro-batches gets.
+  void check_schedule() {
+    const std::string& name = plan_.schedule_name;
+    if (!proof_.ascending && name != "gpipe") {
+      problem("schedule", "gradients are not added up in 1F1B's order, as in all but gpipe");
+    }
+    if (name == "search") {
+      not_checked("schedule_name", "a searched order has nothing to compare it with");
+      return;
+    }
+    const int64_t devices = plan_.schedule.workers();
+    try {
+      const Schedule named = profiled_schedule(name, devices, plan_.schedule.stages() / devices,
+                                               plan_.schedule.micro_batches(), profile_, machine_);
+      if (named == plan_.schedule) return;
+      problem("schedule_name, schedule", "the schedule is not what " + name + " is here");
+    } catch (const std::invalid_argument& error) {
+      problem("schedule_name", error.what());
+    }
+  }
+
+  void check_times() {
+    if (!proof_.deadlock_free) {
+      problem("schedule", "it deadlocks");
+    } else if (differs(proof_.step, plan_.step)) {
+      problem("step", "with this balance, checkpoints and schedule a step takes " +
+                          text(proof_.step) + " s, the plan says " + text(plan_.step));
+    }
+    if (plan_.step < proof_.lower_bound * (1 - kRounding)) {
+      problem("step",
+              text(plan_.step) + " s is below the lower bound of " + text(proof_.lower_bound));
+    }
+    if (plan_.lower_bound > proof_.lower_bound * (1 + kRounding)) {
+      problem("lower_bound", "it is " + text(proof_.lower_bound) +
+                                 " s for these micro-batches, the plan says " +
+                                 text(plan_.lower_bound) + " for any");
+    }
+    not_checked("lower_bound", "that no other number of micro-batches has a smaller one");
+  }
+
+  // `trace`: null, or as check_plan()'s.
+  void check_memory(const MemoryTrace* trace) {
+    not_checked("limit", "what a device has is as given");
+    if (trace != nullptr) check_trace(*trace);
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      const PlannedDevice& device = plan_.devices[d];
+      const int64_t live = trace != nullptr ? proof_.traced_live[d] : proof_.live[d];
+      const auto field = [&](const char* name) {
+        return "devices[" + std::to_string(d) + "]." + name;
+      };
+      const auto compare = [&](const char* name, int64_t derived, int64_t said, int64_t rounding) {
+        if (std::abs(derived - said) <= rounding) return;
+        problem(field(name), "with this balance, checkpoints and schedule device " +
+                                 std::to_string(d) + " holds " + std::to_string(derived) +
+                                 " bytes, the plan says " + std::to_string(said));
+      };
+      compare("live", live, device.live, trace != nullptr ? 0 : kRoundedBytes);
+      if (device.predicted < 0) {
+        not_checked(field("predicted"), "the plan does not say it");
+      } else {
+        compare("predicted", proof_.live[d], device.predicted, kRoundedBytes);
+      }
+      check_reserved(field("reserved"), trace, d);
+      const int64_t needed = std::max(device.reserved, live);
+      if (device.limit > 0 && needed > device.limit) {
+        problem(field("limit"), "device " + std::to_string(d) + " needs " + std::to_string(needed) +
+                                    " bytes of " + std::to_string(device.limit));
+      }
+    }
+  }
+
+ private:
+  // Sums of bytes that are rounded in another order differ by no more.
+  static constexpr int64_t kRoundedBytes = 1;
+
+  static std::set<int64_t> set_of(const std::vector<int64_t>& values) {
+    return {values.begin(), values.end()};
+  }
+  static bool differs(double a, double b) {
+    return !(std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)));
+  }
+  void problem(const std::string& field, const std::string& what) {
+    proof_.problems.push_back(field + ": " + what);
+  }
+  void not_checked(const std::string& field, const std::string& why) {
+    proof_.not_checked.push_back(field + ": " + why);
+  }
+
+  // Whether these actions are one step of the worker after the other, as in a plan of the memory.
+  static bool are_steps(const std::vector<Action>& ran, const std::vector<Action>& step) {
+    if (ran.empty() || step.empty()) return ran.size() == step.size();
+    if (ran.size() % step.size() != 0) return false;
+    for (size_t k = 0; k < ran.size(); ++k) {
+      if (ran[k] != step[k % step.size()]) return false;
+    }
+    return true;
+  }
+
+  // Whether the trace is of the plan's table, and what the allocator reserves for it.
+  void check_trace(const MemoryTrace& trace) {
+    const size_t devices = plan_.devices.size();
+    if (static_cast<size_t>(trace.devices) != devices) {
+      throw std::invalid_argument("check_plan: the trace is of " + std::to_string(trace.devices) +
+                                  " devices, the plan has " + std::to_string(devices));
+    }
+    std::vector<std::vector<Action>> ran(devices);
+    for (const Turn& turn : trace.turns) {
+      if (turn.kind != Turn::Kind::kAction) continue;
+      if (turn.action.stage < 0 || turn.action.stage >= plan_.schedule.stages()) continue;
+      ran[static_cast<size_t>(plan_.schedule.worker_of(turn.action.stage))].push_back(turn.action);
+    }
+    for (size_t d = 0; d < devices; ++d) {
+      if (are_steps(ran[d], plan_.schedule.table()[d])) continue;
+      problem("schedule",
+              "the memory plan's trace has other actions on device " + std::to_string(d));
+    }
+    proof_.reserved = peak_reserved(trace);
+    for (size_t d = 0; d < devices; ++d) {
+      // The allocator gives back what it has cached before it runs out.
+      const int64_t limit = plan_.devices[d].limit;
+      if (limit > 0 && proof_.reserved[d] > limit) {
+        proof_.reserved[d] = peak_reserved(trace, limit)[d];
+      }
+    }
+  }
+
+  void check_reserved(const std::string& field, const MemoryTrace* trace, size_t d) {
+    const int64_t said = plan_.devices[d].reserved;
+    if (said < 0) {
+      if (trace != nullptr) not_checked(field, "the plan does not say it");
+      return;
+    }
+    if (trace == nullptr) {
+      problem(field, "the plan says " + std::to_string(said) +
+                         " bytes, which only a plan of the memory can know");
+    } else if (said != proof_.reserved[d]) {
+      problem(field, "the allocator reserves " + std::to_string(proof_.reserved[d]) +
+                         " bytes, the plan says " + std::to_string(said));
+    }
+  }
+
+  const PipelinePlan& plan_;
+  const Profile& profile_;
+  const std::vector<double>& sizes_;
+  const ExplainOptions& machine_;
+  PlanProof& proof_;
+};
+
+}  // namespace
+
+double step_lower_bound(const Profile& profile, const std::vector<double>& sizes, int64_t devices,
+                        const ExplainOptions& machine) {
+  if (sizes.empty() || devices < 1) {
+    throw std::invalid_argument("step_lower_bound: " + std::to_string(sizes.size()) +
+                                " micro-batches and " + std::to_string(devices) +
+                                " devices were given; give at least one of each");
+  }
+  const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
+  const double smallest = *std::min_element(sizes.begin(), sizes.end());
+  const double largest = *std::max_element(sizes.begin(), sizes.end());
+  double work = 0;      // of a micro-batch of size 1
+  double through = 0;   // the same on the way that the next one waits for
+  double heaviest = 0;  // a layer's
+  double waiting = 0;   // of all devices, for their first micro-batch
+  double before = 0;    // forwards of the layers so far
+  for (size_t k = 0; k < profile.layers.size(); ++k) {
+    const LayerProfile& layer = profile.layers[k];
+    const SplitBackward halves = split_backward(layer);
+    const double of_layer = layer.forward + std::min(layer.backward, halves.input + halves.weight);
+    work += of_layer;
+    through += layer.forward + std::min(layer.backward, halves.input);
+    heaviest = std::max(heaviest, of_layer);
+    // The device whose first layer is the k-th of such ones has at least k layers before it.
+    if (static_cast<int64_t>(k) < devices) waiting += smallest * before;
+    before += layer.forward;
+  }
+  const auto micro_batches = static_cast<double>(sizes.size());
+  const double overhead = 2 * micro_batches * machine.overhead;  // of a device
+  const auto all = static_cast<double>(devices);
+  const bool few = machine.cores > 0 && machine.cores < devices;
+  const double even = few ? rows * work / static_cast<double>(machine.cores)
+                          : (rows * work + waiting) / all + overhead;
+  return std::max({even, largest * through, rows * heaviest});
+}
+
+PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
+                     const std::vector<double>& sizes, const ExplainOptions& machine,
+                     const MemoryTrace* trace) {
+  check_plan_value(plan, "check_plan: ");
+  check_finite_step(profile, sizes, machine, "check_plan: ");
+  Check check(plan, profile, sizes, machine);
+  PlanProof proof;
+  proof.ascending = plan.schedule.verify(Sends::kBuffered).ascending;
+  proof.deadlock_free = check.run();
+  proof.step = proof.deadlock_free ? check.step() : 0.0;
+  const auto devices = static_cast<int64_t>(plan.devices.size());
+  proof.lower_bound = step_lower_bound(profile, sizes, devices, machine);
+  for (size_t d = 0; d < plan.devices.size(); ++d) proof.live.push_back(check.live(d));
+  if (trace != nullptr) {
+    try {
+      (void)peaks(*trace);  // for numbers of what the trace does not have, and sums that overflow
+    } catch (const std::overflow_error& error) {
+      throw std::invalid_argument(std::string("check_plan: ") + error.what());
+    }
+    proof.traced_live = live_of_trace(*trace, plan.devices.size());
+  }
+  Claims claims(plan, profile, sizes, machine, proof);
+  claims.check_names();
+  claims.check_cut();
+  claims.check_balance();
+  claims.check_schedule();
+  claims.check_times();
+  claims.check_memory(trace);
+  return proof;
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,207 @@
+#include "balance/choose/plan_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "balance/choose/plan_search.h"
+#include "balance/step/explain.h"
+
+namespace gpipe::balance {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
+
+// Two layers of 1 s forward and 2 s backward.
+Profile two_layers() {
+  Profile profile;
+  profile.batch_rows = 1;
+  profile.input = 1000;
+  for (int k = 0; k < 2; ++k) {
+    LayerProfile layer;
+    layer.forward = 1;
+    layer.backward = 2;
+    layer.parameters = 10;
+    layer.buffers = 1;
+    layer.kept = 100;
+    layer.workspace = 7;
+    layer.output = 50;
+    profile.layers.push_back(layer);
+  }
+  return profile;
+}
+
+// Counted by hand: F0.0 F0.1 on device 0, then F1.0 B1.0 F1.1 B1.1 on device 1 from 1 to 7, and
+// B0.1 to 9.
+PipelinePlan by_hand() {
+  PipelinePlan plan;
+  plan.rows = 2;
+  plan.balance = {1, 1};
+  plan.chunks = 2;
+  plan.checkpoints = {Checkpoint::kNever, Checkpoint::kNever};
+  plan.schedule = Schedule::one_f_one_b(2, 2);
+  plan.step = 9;
+  plan.lower_bound = 6;
+  plan.devices = {{0, 2 * 10 + 1 + 7 + 2 * 1100, -1}, {0, 2 * 10 + 1 + 7 + 150, -1}};
+  return plan;
+}
+
+const std::vector<double> kTwo = {1, 1};
+
+TEST(PlanCheck, FindsWhatIsCountedByHand) {
+  const PlanProof proof = check_plan(by_hand(), two_layers(), kTwo, {});
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_TRUE(proof.deadlock_free);
+  EXPECT_TRUE(proof.ascending);
+  EXPECT_DOUBLE_EQ(proof.step, 9);
+  EXPECT_THAT(proof.live, ElementsAre(2228, 178));
+}
+
+TEST(PlanCheck, SaysWhatDoesNotHold) {
+  const auto problems = [](const std::function<void(PipelinePlan&)>& change) {
+    PipelinePlan plan = by_hand();
+    change(plan);
+    std::string text;
+    for (const std::string& problem : check_plan(plan, two_layers(), kTwo, {}).problems) {
+      text += problem + ". ";
+    }
+    return text;
+  };
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.step = 8.9; }),
+              HasSubstr("a step takes 9 s, the plan says 8.9"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.step = 6; }), HasSubstr("below the lower bound"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.lower_bound = 8; }),
+              HasSubstr("lower_bound: it is 6.5"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.devices[1].live = 100; }),
+              HasSubstr("devices[1].live: with this balance, checkpoints and schedule device 1 "
+                        "holds 178 bytes, the plan says 100"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.devices[0].live = p.devices[0].limit = 2000; }),
+              HasSubstr("device 0 needs 2228 bytes of 2000"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.devices[0].reserved = 5000; }),
+              HasSubstr("devices[0].reserved: the plan says 5000"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.devices[0].predicted = 5000; }),
+              HasSubstr("devices[0].predicted: "));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.checkpoints[0] = Checkpoint::kAlways; }),
+              HasSubstr("a step takes 10 s"));
+  EXPECT_THAT(problems([](PipelinePlan& p) { p.schedule = Schedule::gpipe(2, 2); }),
+              HasSubstr("device 1 holds 328 bytes"));
+}
+
+TEST(PlanCheck, TracesAreReplayed) {
+  MemoryTrace trace;
+  trace.devices = 2;
+  trace.blocks = {{100, 0}, {50, 0}, {7, 1}};
+  trace.events = {{0, 0, false}, {0, 0, true}, {1, 0, false}, {2, 0, false}};
+  PipelinePlan plan = by_hand();
+  for (const std::vector<Action>& actions : plan.schedule.table()) {
+    for (const Action& action : actions) trace.turns.push_back({Turn::Kind::kAction, action});
+  }
+  constexpr int64_t kSegment = 2 << 20;  // what the allocator takes at least
+  plan.devices = {{2 * kSegment, 100, kSegment}, {2 * kSegment, 7, kSegment}};
+  const PlanProof proof = check_plan(plan, two_layers(), kTwo, {}, &trace);
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_THAT(proof.traced_live, ElementsAre(100, 7));
+  EXPECT_THAT(proof.reserved, ElementsAre(kSegment, kSegment));
+  plan.devices[0].live = 101;
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
+              ElementsAre(HasSubstr("device 0 holds 100 bytes, the plan says 101")));
+  plan.devices[0].live = 100;
+  plan.devices[1].reserved += 512;
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
+              ElementsAre(HasSubstr("devices[1].reserved: the allocator reserves 2097152")));
+  plan.devices[1].reserved -= 512;
+  std::swap(trace.turns[0], trace.turns[1]);
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
+              ElementsAre(HasSubstr("trace has other actions on device 0")));
+}
+
+// What the profile says is compared; what it does not say is not claimed to be checked.
+TEST(PlanCheck, WhatNobodyCanDeriveIsSaid) {
+  PipelinePlan plan = by_hand();
+  plan.shared_inputs = {2, 1};
+  Profile profile = two_layers();
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).not_checked,
+              Contains(HasSubstr("shared_inputs: ")));
+  profile.shared_inputs = std::vector<int64_t>{1, 2};
+  const PlanProof proof = check_plan(plan, profile, kTwo, {});
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_THAT(proof.not_checked, Not(Contains(HasSubstr("shared_inputs"))));
+  profile.shared_inputs = std::vector<int64_t>{1};
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("shared_inputs: ")));
+}
+
+// The last action takes no time, but what it waits for comes late.
+TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
+  Profile profile = two_layers();
+  profile.layers[0].backward = 0;
+  ExplainOptions machine;
+  machine.latency = 0.5;
+  PipelinePlan plan = by_hand();
+  ExplainOptions options = machine;
+  options.chunks = 2;
+  options.partition_checkpoints = plan.checkpoints;
+  plan.step = explain(profile, plan.balance, options).step;
+  EXPECT_DOUBLE_EQ(plan.step, 1 + 0.5 + 6 + 0.5);
+  const PlanProof proof = check_plan(plan, profile, kTwo, machine);
+  EXPECT_DOUBLE_EQ(proof.step, plan.step);
+  EXPECT_THAT(proof.problems, IsEmpty());
+}
+
+TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {
+  ExplainOptions machine;
+  machine.bandwidth = 1e-307;
+  const auto refused = ThrowsMessage<std::invalid_argument>(
+      AllOf(HasSubstr("too long to be added up"), HasSubstr("a bandwidth of 1e-307")));
+  EXPECT_THAT([&] { check_plan(by_hand(), two_layers(), kTwo, machine); }, refused);
+  EXPECT_THAT([&] { explain(two_layers(), {1, 1}, machine); }, refused);
+  EXPECT_THAT([&] { best_balance(two_layers(), 2, machine); }, refused);
+  PlanProblem problem;
+  problem.devices = 2;
+  problem.cuts = {{2, kTwo, two_layers()}};
+  problem.machine = machine;
+  problem.progress = [](const std::string&) { FAIL() << "the search has begun"; };
+  EXPECT_THAT([&] { search_plan(problem); }, refused);
+}
+
+TEST(PlanCheck, NothingIsBelowTheLowerBound) {
+  // Work of 12 on two devices, and device 1 waits for a forward.
+  EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), kTwo, 2, {}), 6.5);
+  // A micro-batch through all layers: halves of a backward let the next one go on.
+  EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), {1}, 2, {}), 4);
+  ExplainOptions one_core;
+  one_core.cores = 1;
+  EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), kTwo, 2, one_core), 12);
+  // The heaviest layer.
+  Profile uneven = two_layers();
+  uneven.layers[1].backward = 10;
+  EXPECT_DOUBLE_EQ(step_lower_bound(uneven, kTwo, 2, {}), 22);
+}
+
+TEST(PlanCheck, MistakesAreNamed) {
+  const std::vector<double> one_size = {1};
+  EXPECT_THAT([&one_size] { check_plan(by_hand(), two_layers(), one_size, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("1 sizes were given for 2")));
+  EXPECT_THAT(
+      [] {
+        PipelinePlan plan = by_hand();
+        plan.balance.back() = 2;
+        check_plan(plan, two_layers(), kTwo, {});
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("the balance has 2 layers where 1 are left of the profile's 2")));
+}
+
+}  // namespace
+}  // namespace gpipe::balance

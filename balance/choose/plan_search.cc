@@ -1,0 +1,703 @@
+#include "balance/choose/plan_search.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "balance/choose/fitting_cut.h"
+#include "balance/choose/profiled_schedule.h"
+#include "balance/costs/profile_checks.h"
+#include "balance/step/step_model.h"
+#include "gpipe/placement.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "gpipe/schedule/search/search.h"
+
+namespace gpipe::balance {
+namespace {
+
+constexpr char kSearched[] = "search";
+// A prediction must be shorter by this share to be better, so that rounding decides nothing.
+constexpr double kFaster = 1e-9;
+// Simulated actions, of a search that is not told how many.
+constexpr int64_t kLeastBudget = 3'000'000;
+// Every cut and mode of a setting is tried where these are no more than that.
+constexpr double kExhaustive = 2000;
+// So many settings are looked at closely, with cuts and modes moved: the choice and those that are
+// shown beside it.
+constexpr size_t kRefined = 12;
+// Numbers of micro-batches for which schedules that take long to make are made.
+constexpr size_t kCostlyCuts = 2;
+// Placements for which an order is searched, and the simulated actions of each search.
+constexpr size_t kSearchedOrders = 2;
+constexpr int64_t kSearchBudget = 20'000'000;
+constexpr int64_t kNoLimit = int64_t{1} << 60;
+
+[[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("plan: " + text); }
+
+// Those that search by themselves for their costs.
+bool is_costly(const std::string& name) {
+  return name == "zb-h2" || name == "zb-v" || name == "v-half" || name == "v-min" ||
+         name == "dualpipe-v";
+}
+
+std::string text_of(const std::vector<int64_t>& values) {
+  std::string text;
+  for (const int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+  return text;
+}
+
+// Of two candidates: one that fits, or exceeds its devices less; then the shorter step; then the
+// one that takes less memory.
+bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
+  if (a.fits() != b.fits()) return a.fits();
+  if (!a.fits() && a.excess != b.excess) return a.excess < b.excess;
+  if (a.step < b.step * (1 - kFaster)) return true;
+  if (b.step < a.step * (1 - kFaster)) return false;
+  return a.excess < b.excess;
+}
+
+// What does not depend on the cut and the modes.
+struct Setting {
+  size_t cut = 0;
+  std::string name;
+  int64_t per_device = 1;
+  Schedule schedule;
+};
+
+class Search {
+ public:
+  explicit Search(const PlanProblem& problem) : problem_(problem) {
+    check();
+    link_.bandwidth = problem.machine.bandwidth;
+    link_.latency = problem.machine.latency;
+    layers_ = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
+    may_begin_.assign(static_cast<size_t>(layers_), true);
+    for (const LayerRange& range : problem.machine.keep_together) {
+      if (range.first < 0 || range.last < range.first || range.last >= layers_) {
+        fail("keep_together has layers " + std::to_string(range.first) + " to " +
+             std::to_string(range.last) + ", but there are layers 0 to " +
+             std::to_string(layers_ - 1));
+      }
+      for (int64_t k = range.first + 1; k <= range.last; ++k) {
+        may_begin_[static_cast<size_t>(k)] = false;
+      }
+    }
+    pieces_ = std::count(may_begin_.begin(), may_begin_.end(), true);
+    if (problem.devices > pieces_) {
+      fail(std::to_string(problem.devices) + " devices, but the model has " +
+           std::to_string(pieces_) +
+           " layers that may be separated, and a device needs one; give " +
+           std::to_string(pieces_) + " devices or fewer");
+    }
+  }
+
+  PlanSearch run() {
+    add_settings();
+    // Each setting with cuts that are found at once, the costly schedules for the best of these.
+    exhaustive_ = true;
+    for (Setting& setting : cheap_) begin(setting);
+    add_costly();
+    for (Setting& setting : costly_) begin(setting);
+    refine_best();
+    search_orders();
+
+    PlanSearch result;
+    sort();
+    result.best = found_.front().second;
+    for (size_t k = 1; k < found_.size(); ++k) {
+      if (found_[k].second.fits() == result.best.fits()) {
+        result.others.push_back(found_[k].second);
+      }
+    }
+    result.alternatives = alternatives(result.best);
+    result.examined = examined_;
+    result.exhaustive = exhaustive_;
+    return result;
+  }
+
+ private:
+  using Found = std::pair<Setting, PlanCandidate>;
+
+  void check() const {
+    if (problem_.devices < 1) {
+      fail("devices is " + std::to_string(problem_.devices) + ", expected at least 1");
+    }
+    if (!problem_.limits.empty() &&
+        static_cast<int64_t>(problem_.limits.size()) != problem_.devices) {
+      fail("limits has " + std::to_string(problem_.limits.size()) + " values, expected " +
+           std::to_string(problem_.devices) + ", one for each device");
+    }
+    if (problem_.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
+    const Profile& first = problem_.cuts.front().profile;
+    for (const MiniBatchCut& cut : problem_.cuts) {
+      if (cut.profile.autocast == first.autocast) continue;
+      fail("a profile of micro-batches of " + std::to_string(cut.profile.batch_rows) +
+           " rows was made " + under_autocast(cut.profile.autocast) + ", and one of " +
+           std::to_string(first.batch_rows) + " rows " + under_autocast(first.autocast) +
+           "; make all of them under the same guard");
+    }
+    if (problem_.checkpoints.empty()) fail("there are no checkpoint modes to choose from");
+    if (problem_.budget < 0) {
+      fail("budget is " + std::to_string(problem_.budget) + ", expected at least 0");
+    }
+    for (const int64_t stages : problem_.stages_per_device) {
+      if (stages < 1) fail("stages_per_device has " + std::to_string(stages) + "; give 1 or more");
+    }
+    for (const std::string& name : problem_.schedules) {
+      if (name != kSearched) (void)schedule_by_name(name);  // throws, with what was meant
+    }
+    for (const MiniBatchCut& cut : problem_.cuts) {
+      check_finite_step(cut.profile, cut.sizes, problem_.machine, "plan: ");
+    }
+  }
+
+  void tell(const std::string& note) const {
+    if (problem_.progress) problem_.progress(note);
+  }
+
+  bool is_wanted(const std::string& name) const {
+    // Schedule::gpipe adds gradients up in another order than all others.
+    if (problem_.schedules.empty()) return name != "gpipe";
+    return std::find(problem_.schedules.begin(), problem_.schedules.end(), name) !=
+           problem_.schedules.end();
+  }
+
+  int64_t micro_batches(size_t cut) const {
+    return static_cast<int64_t>(problem_.cuts[cut].sizes.size());
+  }
+
+  Schedule named(size_t cut, const std::string& name, int64_t per_device) const {
+    return profiled_schedule(name, problem_.devices, per_device, micro_batches(cut),
+                             problem_.cuts[cut].profile, problem_.machine);
+  }
+
+  void add(size_t cut, const std::string& name, int64_t per_device,
+           std::vector<Setting>& settings) {
+    const int64_t stages = problem_.devices * per_device;
+    if (stages > pieces_ || stages > Schedule::kMostCells / micro_batches(cut)) return;
+    tell(name);
+    settings.push_back({cut, name, per_device, named(cut, name, per_device)});
+  }
+
+  void for_each_schedule(const std::function<void(const std::string&, int64_t)>& visit) const {
+    for (const NamedSchedule& named : named_schedules()) {
+      if (!is_wanted(named.name)) continue;
+      switch (named.shape) {
+        case PlacementShape::kOneEach:
+          if (allows_stages(1)) visit(named.name, 1);
+          break;
+        case PlacementShape::kLoop:
+          // With one stage each it is one of those above.
+          for (const int64_t v : problem_.stages_per_device) {
+            if (v > 1) visit(named.name, v);
+          }
+          break;
+        case PlacementShape::kVShape:
+          if (allows_stages(2)) visit(named.name, 2);
+          break;
+        case PlacementShape::kOneWorker:
+          break;  // with one device 1F1B is the same
+      }
+    }
+  }
+
+  bool allows_stages(int64_t per_device) const {
+    return std::find(problem_.stages_per_device.begin(), problem_.stages_per_device.end(),
+                     per_device) != problem_.stages_per_device.end();
+  }
+
+  void add_settings() {
+    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
+      for_each_schedule([&](const std::string& name, int64_t v) {
+        // One stage runs its backwards one after the other, whatever the name.
+        if (problem_.devices * v == 1 && name != "1f1b") return;
+        if (!is_costly(name)) add(cut, name, v, cheap_);
+      });
+    }
+    if (!cheap_.empty()) return;
+    // Only costly ones are wanted.
+    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) add_costly(cut);
+    if (!costly_.empty()) return;
+    fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
+         " devices with " + std::to_string(pieces_) +
+         " layers that may be separated and the stages_per_device that were given" +
+         stages_wanted() + "; add one of these, or 1f1b and 1");
+  }
+
+  // How many stages on a device those that may be chosen could have.
+  std::string stages_wanted() const {
+    const int64_t most = pieces_ / problem_.devices;
+    std::string text;
+    for (const NamedSchedule& named : named_schedules()) {
+      if (!is_wanted(named.name)) continue;
+      std::string have;
+      if (named.shape == PlacementShape::kOneEach) have = "1";
+      if (named.shape == PlacementShape::kVShape && most >= 2) have = "2";
+      if (named.shape == PlacementShape::kLoop && most >= 2) {
+        have = most == 2 ? "2" : "2 to " + std::to_string(most);
+      }
+      text += (text.empty() ? ": " : ", ") + named.name + " can have " +
+              (have.empty() ? "none here" : have);
+    }
+    return text;
+  }
+
+  void add_costly(size_t cut) {
+    for_each_schedule([&](const std::string& name, int64_t v) {
+      if (problem_.devices * v > 1 && is_costly(name)) add(cut, name, v, costly_);
+    });
+  }
+
+  void add_costly() {
+    if (!costly_.empty()) return;
+    sort();
+    std::vector<size_t> cuts;
+    for (const Found& found : found_) {
+      if (cuts.size() == kCostlyCuts) break;
+      if (std::find(cuts.begin(), cuts.end(), found.first.cut) == cuts.end()) {
+        cuts.push_back(found.first.cut);
+      }
+    }
+    for (const size_t cut : cuts) add_costly(cut);
+  }
+
+  // --- predictions
+
+  ExplainOptions options_of(const Setting& setting, std::vector<Checkpoint> modes) const {
+    ExplainOptions options = problem_.machine;
+    options.slowness.clear();
+    options.chunks = micro_batches(setting.cut);
+    options.micro_batch_sizes = problem_.cuts[setting.cut].sizes;
+    options.partition_checkpoints = std::move(modes);
+    options.schedule = [schedule = setting.schedule](int64_t, int64_t) { return schedule; };
+    return options;
+  }
+
+  int64_t cost_of(const Setting& setting) const {
+    return 3 * setting.schedule.stages() * setting.schedule.micro_batches();
+  }
+
+  PlanCandidate predict(const Setting& setting, const std::vector<int64_t>& balance,
+                        const std::vector<Checkpoint>& modes) {
+    ++examined_;
+    spent_ += cost_of(setting);
+    if (examined_ % 16 == 0) tell(setting.name);
+    const Explanation explanation =
+        explain(problem_.cuts[setting.cut].profile, balance, options_of(setting, modes));
+    PlanCandidate candidate;
+    candidate.cut = setting.cut;
+    candidate.chunks = problem_.cuts[setting.cut].chunks;
+    candidate.schedule_name = setting.name;
+    candidate.stages_per_device = setting.per_device;
+    candidate.balance = balance;
+    candidate.checkpoints = modes;
+    candidate.schedule = setting.schedule;
+    candidate.step = explanation.step;
+    candidate.excess = std::numeric_limits<int64_t>::min();
+    for (size_t d = 0; d < explanation.workers.size(); ++d) {
+      candidate.memory.push_back(explanation.workers[d].memory);
+      const int64_t more = problem_.limits.empty()
+                               ? explanation.workers[d].memory - kNoLimit
+                               : explanation.workers[d].memory - problem_.limits[d];
+      candidate.excess = std::max(candidate.excess, more);
+    }
+    return candidate;
+  }
+
+  static void keep(PlanCandidate candidate, std::optional<PlanCandidate>& best) {
+    if (!best || is_better(candidate, *best)) best = std::move(candidate);
+  }
+
+  // --- the cut and the modes of a setting
+
+  std::vector<Checkpoint> uniform(const Setting& setting, Checkpoint mode) const {
+    return std::vector<Checkpoint>(static_cast<size_t>(setting.schedule.stages()), mode);
+  }
+
+  // The most even cut, as far as sums tell.
+  std::vector<int64_t> even_cut(const Setting& setting, bool recompute) const {
+    std::vector<double> costs;
+    for (const LayerProfile& layer : problem_.cuts[setting.cut].profile.layers) {
+      costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
+    }
+    PartitionOptions options;
+    options.keep_together = problem_.machine.keep_together;
+    return partition(costs, setting.schedule.stages(), options);
+  }
+
+  FittingCutOptions fitting_options(const Setting& setting, Checkpoint mode) const {
+    FittingCutOptions options;
+    for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
+      const auto device = static_cast<size_t>(setting.schedule.worker_of(j));
+      // Stages of one device share its memory.
+      options.limits.push_back(
+          problem_.limits.empty() ? kNoLimit : problem_.limits[device] / setting.per_device);
+    }
+    options.keep_together = problem_.machine.keep_together;
+    options.explain = options_of(setting, uniform(setting, mode));
+    return options;
+  }
+
+  // All cuts times all modes.
+  double choices(const Setting& setting) const {
+    double count = 1;
+    const auto stages = static_cast<int64_t>(setting.schedule.stages());
+    for (int64_t k = 1; k < stages; ++k) {
+      count *= static_cast<double>(pieces_ - k) / static_cast<double>(k);
+    }
+    for (int64_t j = 0; j < stages && count <= kExhaustive; ++j) {
+      count *= static_cast<double>(problem_.checkpoints.size());
+    }
+    return count;
+  }
+
+  void begin(const Setting& setting) {
+    std::optional<PlanCandidate> best;
+    if (choices(setting) <= kExhaustive &&
+        choices(setting) * cost_of(setting) <= kLeastBudget / 4) {
+      std::vector<int64_t> balance;
+      try_all_cuts(setting, 0, balance, best);
+    } else {
+      exhaustive_ = false;
+      for (const Checkpoint mode : problem_.checkpoints) {
+        const std::vector<Checkpoint> modes = uniform(setting, mode);
+        PlanCandidate even = predict(setting, even_cut(setting, mode != Checkpoint::kNever), modes);
+        const bool fits = even.fits();
+        keep(std::move(even), best);
+        if (fits) continue;
+        const Profile& profile = problem_.cuts[setting.cut].profile;
+        const FittingCutOptions options = fitting_options(setting, mode);
+        const std::optional<std::vector<int64_t>> fitting = fastest_fitting_cut(profile, options);
+        if (fitting) keep(predict(setting, *fitting, modes), best);
+        if (!best->fits()) keep(predict(setting, smallest_cut(profile, options), modes), best);
+      }
+      open_.insert(found_.size());
+    }
+    found_.emplace_back(setting, std::move(*best));
+  }
+
+  void try_all_cuts(const Setting& setting, int64_t first, std::vector<int64_t>& balance,
+                    std::optional<PlanCandidate>& best) {
+    const int64_t left = setting.schedule.stages() - static_cast<int64_t>(balance.size());
+    if (left == 1) {
+      balance.push_back(layers_ - first);
+      std::vector<Checkpoint> modes;
+      try_all_modes(setting, balance, modes, best);
+      balance.pop_back();
+      return;
+    }
+    for (int64_t past = first + 1; past + left - 1 <= layers_; ++past) {
+      if (!may_begin_[static_cast<size_t>(past)]) continue;
+      balance.push_back(past - first);
+      try_all_cuts(setting, past, balance, best);
+      balance.pop_back();
+    }
+  }
+
+  void try_all_modes(const Setting& setting, const std::vector<int64_t>& balance,
+                     std::vector<Checkpoint>& modes, std::optional<PlanCandidate>& best) {
+    if (modes.size() == balance.size()) {
+      keep(predict(setting, balance, modes), best);
+      return;
+    }
+    for (const Checkpoint mode : problem_.checkpoints) {
+      modes.push_back(mode);
+      try_all_modes(setting, balance, modes, best);
+      modes.pop_back();
+    }
+  }
+
+  bool allowed(const std::vector<int64_t>& balance) const {
+    int64_t first = 0;
+    for (const int64_t layers : balance) {
+      if (layers < 1 || !may_begin_[static_cast<size_t>(first)]) return false;
+      first += layers;
+    }
+    return true;
+  }
+
+  // Moves cuts and changes modes for as long as that is better, or until so much is spent.
+  void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
+    const auto stages = static_cast<size_t>(setting.schedule.stages());
+    int64_t distance = 1;
+    while (distance < 16 && distance * 8 < layers_ / static_cast<int64_t>(stages)) distance *= 2;
+    const auto attempt = [&](const std::vector<int64_t>& balance,
+                             const std::vector<Checkpoint>& modes) {
+      if (spent_ >= until || !allowed(balance)) return false;
+      PlanCandidate candidate = predict(setting, balance, modes);
+      if (!is_better(candidate, best)) return false;
+      best = std::move(candidate);
+      return true;
+    };
+    while (distance >= 1 && spent_ < until) {
+      bool better = false;
+      for (size_t j = 0; j < stages; ++j) {
+        for (const Checkpoint mode : problem_.checkpoints) {
+          if (best.checkpoints[j] == mode) continue;
+          std::vector<Checkpoint> modes = best.checkpoints;
+          modes[j] = mode;
+          better = attempt(best.balance, modes) || better;
+        }
+      }
+      for (size_t j = 0; j + 1 < stages; ++j) {
+        for (const int64_t layers : {distance, -distance}) {
+          // The cut alone, or with the one behind it: then a partition moves as a whole.
+          for (const size_t end : {j + 1, j + 2}) {
+            if (end >= stages) continue;
+            std::vector<int64_t> moved = best.balance;
+            moved[j] += layers;
+            moved[end] -= layers;
+            better = attempt(moved, best.checkpoints) || better;
+          }
+        }
+      }
+      if (!better) distance /= 2;
+    }
+  }
+
+  // The best first; equal ones in the order in which they were found.
+  void sort() {
+    std::vector<size_t> order(found_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return is_better(found_[a].second, found_[b].second);
+    });
+    std::vector<Found> sorted;
+    std::set<size_t> open;
+    for (const size_t k : order) {
+      if (open_.count(k) > 0) open.insert(sorted.size());
+      sorted.push_back(std::move(found_[k]));
+    }
+    found_ = std::move(sorted);
+    open_ = std::move(open);
+  }
+
+  void refine_best() {
+    sort();
+    const size_t count = std::min(kRefined, found_.size());
+    int64_t budget = problem_.budget;
+    if (budget == 0) {
+      budget = kLeastBudget;
+      for (size_t k = 0; k < count; ++k) {
+        if (open_.count(k) == 0) continue;
+        // A few rounds of all changes.
+        const int64_t changes = 8 * found_[k].first.schedule.stages();
+        budget = std::max(budget,
+                          3 * static_cast<int64_t>(count) * changes * cost_of(found_[k].first) / 2);
+      }
+    }
+    for (size_t k = 0; k < count; ++k) {
+      if (open_.count(k) == 0) continue;
+      const int64_t share = budget / static_cast<int64_t>(count);
+      // The first may take twice its share.
+      refine(found_[k].first, found_[k].second, spent_ + (k == 0 ? 2 * share : share));
+    }
+  }
+
+  // --- orders of their own
+
+  // What gpipe::search knows of a candidate. Its cells all cost the same, so recomputes are counted
+  // for all micro-batches of a partition or for none.
+  SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting) const {
+    const Profile& profile = problem_.cuts[candidate.cut].profile;
+    const Explanation explanation =
+        explain(profile, candidate.balance, options_of(setting, candidate.checkpoints));
+    SearchOptions options;
+    options.placement = setting.schedule.placement();
+    options.micro_batches = micro_batches(candidate.cut);
+    options.costs.clear();
+    options.activation_bytes.clear();
+    options.waiting_bytes.clear();
+    std::vector<double> fixed(static_cast<size_t>(problem_.devices));
+    std::vector<double> recomputed(fixed.size());
+    for (size_t j = 0; j < explanation.partitions.size(); ++j) {
+      const PartitionExplanation& partition = explanation.partitions[j];
+      const bool again = partition.recompute > partition.forward / 2;
+      const double more = problem_.machine.overhead;
+      const double recompute = again ? partition.forward : 0.0;
+      options.costs.push_back({partition.forward + more, partition.backward + recompute + more,
+                               partition.input_gradient + recompute + more,
+                               partition.weight_gradient + more});
+      options.activation_bytes.push_back(
+          static_cast<double>(partition.received + (again ? 0 : partition.kept)));
+      options.waiting_bytes.push_back(static_cast<double>(partition.waiting));
+      if (j + 1 < explanation.partitions.size()) {
+        const auto last = static_cast<size_t>(partition.layers.last);
+        options.activation_transfer.push_back(
+            link_.seconds(static_cast<double>(profile.layers[last].output)));
+      }
+      const auto device = static_cast<size_t>(options.placement.worker_of(static_cast<int64_t>(j)));
+      fixed[device] += static_cast<double>(partition.fixed);
+      if (again) {
+        recomputed[device] = std::max(recomputed[device], static_cast<double>(partition.kept));
+      }
+    }
+    options.gradient_transfer = options.activation_transfer;
+    // Their bytes are among those that a partition receives.
+    const auto partition_of = [&](int64_t layer) {
+      int64_t j = 0;
+      while (explanation.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
+      return j;
+    };
+    for (const SkipProfile& skip : profile.skips) {
+      const int64_t from = partition_of(skip.from);
+      const int64_t to = partition_of(skip.to);
+      if (from == to) continue;
+      const double takes = link_.seconds(static_cast<double>(skip.bytes));
+      options.skips.push_back({from, to, takes, takes});
+    }
+    for (size_t d = 0; d < fixed.size() && !problem_.limits.empty(); ++d) {
+      const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
+      options.memory_limit.push_back(std::max(room, 0.0));
+    }
+    options.budget = problem_.budget > 0 ? std::min(kSearchBudget, problem_.budget) : kSearchBudget;
+    if (problem_.progress) {
+      options.stop = [this] {
+        tell(kSearched);
+        return false;
+      };
+    }
+    return options;
+  }
+
+  void search_orders() {
+    if (!is_wanted(kSearched) || problem_.devices == 1) return;
+    sort();
+    std::vector<std::tuple<size_t, std::vector<int64_t>>> known;  // micro-batches, placement
+    const std::vector<Found> before = found_;
+    for (const auto& [setting, candidate] : before) {
+      if (known.size() == kSearchedOrders) return;
+      const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      known.push_back(key);
+      std::optional<SearchResult> order;
+      try {
+        order = gpipe::search(search_options(candidate, setting));
+      } catch (const std::invalid_argument&) {
+        continue;  // not even one micro-batch fits, as the search counts
+      }
+      if (order->origin != kSearched) continue;  // a generator's, which is there already
+      Setting searched = setting;
+      searched.name = kSearched;
+      searched.schedule = order->schedule;
+      PlanCandidate best = predict(searched, candidate.balance, candidate.checkpoints);
+      refine(searched, best, spent_ + kLeastBudget / 10);
+      if (is_better(best, candidate)) found_.emplace_back(searched, std::move(best));
+    }
+  }
+
+  // --- what one thing alone is worth
+
+  static bool same_placement(const Schedule& a, const Schedule& b) {
+    return a.stages() == b.stages() && a.placement() == b.placement();
+  }
+
+  std::vector<PlanAlternative> alternatives(const PlanCandidate& best) {
+    const auto chosen = std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
+      return found.second.schedule_name == best.schedule_name && found.second.cut == best.cut &&
+             found.second.stages_per_device == best.stages_per_device;
+    });
+    const Setting setting = chosen->first;
+    std::vector<PlanAlternative> result;
+
+    std::vector<int64_t> equal;
+    const int64_t stages = setting.schedule.stages();
+    for (int64_t j = 0; j < stages; ++j) {
+      equal.push_back(layers_ * (j + 1) / stages - layers_ * j / stages);
+    }
+    const std::vector<int64_t> even = even_cut(setting, false);
+    if (equal != best.balance && allowed(equal)) {
+      result.push_back({"balance", "as many layers in each: " + text_of(equal),
+                        predict(setting, equal, best.checkpoints)});
+    }
+    if (even != best.balance && even != equal) {
+      result.push_back({"balance", "the same time in each: " + text_of(even),
+                        predict(setting, even, best.checkpoints)});
+    }
+    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
+      if (cut == best.cut) continue;
+      Setting other = setting;
+      other.cut = cut;
+      const std::string chunks = std::to_string(problem_.cuts[cut].chunks);
+      if (with_micro_batches(other)) {
+        result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
+        continue;
+      }
+      // A searched order is for one number of micro-batches.
+      for (const Found& found : found_) {
+        if (found.first.cut != cut || !same_placement(found.first.schedule, setting.schedule)) {
+          continue;
+        }
+        result.push_back({"chunks", chunks + " (" + found.first.name + ")", found.second});
+        break;
+      }
+    }
+    for (const Checkpoint mode : problem_.checkpoints) {
+      const std::vector<Checkpoint> modes = uniform(setting, mode);
+      if (modes == best.checkpoints) continue;
+      result.push_back({"checkpoint", std::string(to_text(mode)) + " in all partitions",
+                        predict(setting, best.balance, modes)});
+    }
+    std::set<std::string> names = {setting.name};
+    std::set<std::vector<int64_t>> placements = {setting.schedule.placement().worker_of_stage()};
+    std::vector<PlanAlternative> elsewhere;
+    const std::vector<Found> found = found_;  // the best first
+    for (const auto& [other, candidate] : found) {
+      if (other.cut != best.cut) continue;
+      if (same_placement(other.schedule, setting.schedule)) {
+        if (!names.insert(other.name).second) continue;
+        result.push_back({"schedule", other.name, predict(other, best.balance, best.checkpoints)});
+      } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
+        const bool v = other.schedule.placement() == Placement::v_shape(problem_.devices);
+        const std::string shape =
+            other.per_device == 1 ? "1 stage each"
+            : v                   ? "2 stages each, in a V"
+                                  : std::to_string(other.per_device) + " stages each, in a loop";
+        elsewhere.push_back({"placement", shape + " (" + other.name + ")", candidate});
+      }
+    }
+    result.insert(result.end(), elsewhere.begin(), elsewhere.end());
+    return result;
+  }
+
+  // Gives the setting its schedule for another number of micro-batches; false if there is none.
+  bool with_micro_batches(Setting& setting) {
+    const int64_t m = micro_batches(setting.cut);
+    const int64_t stages = setting.schedule.stages();
+    for (const Found& found : found_) {
+      if (found.first.cut == setting.cut && found.first.name == setting.name &&
+          found.first.per_device == setting.per_device) {
+        setting.schedule = found.first.schedule;
+        return true;
+      }
+    }
+    if (setting.name == kSearched || stages > Schedule::kMostCells / m) return false;
+    tell(setting.name);
+    setting.schedule = named(setting.cut, setting.name, setting.per_device);
+    return true;
+  }
+
+  const PlanProblem& problem_;
+  Machine link_;  // between two devices: nothing else of it is used
+  int64_t layers_ = 0;
+  int64_t pieces_ = 0;
+  std::vector<bool> may_begin_;  // [layer] a partition
+  std::vector<Setting> cheap_;
+  std::vector<Setting> costly_;
+  std::vector<Found> found_;
+  std::set<size_t> open_;  // of those: not all cuts were tried
+  int64_t examined_ = 0;
+  int64_t spent_ = 0;  // simulated actions
+  bool exhaustive_ = false;
+};
+
+}  // namespace
+
+PlanSearch search_plan(const PlanProblem& problem) { return Search(problem).run(); }
+
+}  // namespace gpipe::balance

@@ -1,0 +1,239 @@
+#include "balance/choose/plan.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "balance/choose/plan_options.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/testing/autocast_scope.h"
+#include "meta/meta_scope.h"
+
+namespace gpipe::balance {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+nn::Sequential make() {
+  nn::Sequential model;
+  for (int k = 0; k < 6; ++k) {
+    model->push_back(nn::Linear(64, 64));
+    model->push_back(nn::Tanh());
+  }
+  return model;
+}
+
+nn::Sequential make_on_meta() {
+  const MetaScope scope;
+  return make();
+}
+
+at::Tensor on_meta(int64_t rows) {
+  return at::empty({rows, 64}, at::TensorOptions().device(at::kMeta));
+}
+
+std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters) {
+  return std::make_unique<torch::optim::Adam>(std::move(parameters));
+}
+
+// A plan of that choice, made anew.
+MemoryPlan real_memory(const PipelinePlan& plan, const MakeOptimizer& optimizer) {
+  const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
+  return memory_plan(make_on_meta(), {on_meta(plan.rows)}, {}, sum,
+                     MemoryPlanOptions(plan.balance)
+                         .chunks(plan.chunks)
+                         .partition_checkpoints(plan.checkpoints)
+                         .schedule([&](int64_t, int64_t) { return plan.schedule; })
+                         .device_of_stage(plan.placement().worker_of_stage())
+                         .optimizer(optimizer)
+                         .capacity(plan.devices[0].limit));
+}
+
+PlanOptions small(int64_t devices) {
+  return PlanOptions(devices).chunks({1, 4, 16}).budget(200'000);
+}
+
+TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
+  const PlanReport free = plan(make_on_meta(), {on_meta(4096)}, small(2).optimizer(adam));
+  EXPECT_TRUE(free.memory_planned);
+  EXPECT_THAT(free.proof.problems, IsEmpty());
+  EXPECT_THAT(free.others, Not(IsEmpty()));
+  EXPECT_GT(free.plan.lower_bound, 0);
+  EXPECT_LE(free.plan.lower_bound, free.plan.step);
+  ASSERT_THAT(free.plan.devices, SizeIs(2));
+  int64_t most = 0;
+  for (const PlannedDevice& device : free.plan.devices) {
+    EXPECT_GE(device.reserved, device.live);
+    most = std::max(most, device.reserved);
+  }
+  const MemoryPlan planned = real_memory(free.plan, adam);
+  for (size_t d = 0; d < 2; ++d) {
+    EXPECT_EQ(planned.devices[d].peak.bytes, free.plan.devices[d].live);
+    EXPECT_EQ(planned.devices[d].reserved, free.plan.devices[d].reserved);
+  }
+
+  // With less than that takes.
+  const int64_t limit = most * 9 / 10;
+  const PlanReport tight =
+      plan(make_on_meta(), {on_meta(4096)}, small(2).optimizer(adam).memory(limit));
+  EXPECT_GE(tight.plan.step, free.plan.step);
+  EXPECT_NE(tight.plan, free.plan);
+  for (const DeviceMemory& device : real_memory(tight.plan, adam).devices) {
+    EXPECT_GE(device.reserved, 0) << "it runs out of memory";
+    EXPECT_LE(device.reserved, limit);
+  }
+}
+
+TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
+  const auto with = [](int64_t bytes) {
+    return plan(make_on_meta(), {on_meta(64)}, small(2).memory(bytes));
+  };
+  std::string message;
+  try {
+    with(10'000);
+    FAIL() << "it fits";
+  } catch (const c10::ValueError& error) {
+    message = error.what_without_backtrace();
+  }
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("fits into 2 devices of 10000 bytes"), HasSubstr("the nearest (")));
+  const size_t open = message.find("at least that (");
+  ASSERT_NE(open, std::string::npos) << message;
+  const int64_t needed = std::stoll(message.substr(open + std::string("at least that (").size()));
+  EXPECT_GT(needed, 10'000);
+  for (const PlannedDevice& device : with(needed).plan.devices) {
+    EXPECT_LE(device.reserved, needed);
+  }
+}
+
+TEST(Plan, AModelThatIsMeasuredIsLeftAsItWasAndItsPlanRuns) {
+  nn::Sequential model = make();
+  const at::Tensor sample = at::rand({16, 64});
+  const PlanReport measured =
+      plan(model, {sample},
+           small(2).timeout(1e-9).make(make).device_type(c10::kCPU).schedules({"1f1b", "zb-h1"}));
+  EXPECT_THAT(measured.plan.profiled_on, Not(HasSubstr("nominal")));
+  EXPECT_TRUE(measured.explanation.halves_measured);
+  EXPECT_TRUE(measured.memory_planned);
+  EXPECT_EQ(measured.plan.devices[0].reserved, -1) << "CUDA's allocator is not there";
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  GPipe pipe(model, pipe_options(measured.plan));
+  const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
+  pipe->step({sample}, {}, sum, step_options(measured.plan));
+
+  const PlanReport predicted =
+      plan(model, {sample}, small(2).timeout(1e-9).schedules({"1f1b"}).stages_per_device({1}));
+  EXPECT_FALSE(predicted.memory_planned);
+  EXPECT_THAT(predicted.proof.problems, IsEmpty());
+  EXPECT_THAT(to_text(predicted), HasSubstr("was not planned, only predicted"));
+}
+
+TEST(Plan, ProfilesThatAreThereAreTaken) {
+  Profile slow = profile_on_meta(make_on_meta(), {on_meta(4)});
+  for (LayerProfile& layer : slow.layers) {
+    layer.forward = layer.backward = 5;
+    layer.split.reset();
+  }
+  const PlanReport found =
+      plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({slow}));
+  EXPECT_GE(found.plan.step, 2 * 60);
+}
+
+// Times and bytes under bfloat16 are not those of a plan without it.
+TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
+  const auto with = [](const Profile& profile) {
+    return plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({profile}));
+  };
+  const Profile plain = profile_on_meta(make_on_meta(), {on_meta(4)});
+  EXPECT_EQ(plain.autocast, "");
+  std::optional<testing::AutocastScope> guard(std::in_place, c10::kCUDA, at::kBFloat16);
+  const Profile cast = profile_on_meta(make_on_meta(), {on_meta(4)});
+  EXPECT_EQ(cast.autocast, "bfloat16");
+  EXPECT_NE(cast.layers[0].kept, plain.layers[0].kept);
+  EXPECT_EQ(with(cast).plan.autocast, "bfloat16");
+  EXPECT_THAT(to_text(with(cast)), HasSubstr("autocast    bfloat16"));
+  EXPECT_THAT([&] { with(plain); }, ThrowsMessage<c10::ValueError>(HasSubstr(
+                                        "one without autocast, but the plan is made under "
+                                        "autocast to bfloat16 (for devices of type cuda)")));
+  guard.reset();
+  EXPECT_THAT(
+      [&] { with(cast); },
+      ThrowsMessage<c10::ValueError>(
+          AllOf(HasSubstr("one under autocast to bfloat16, but the plan is made without autocast"),
+                HasSubstr("--autocast=bfloat16"))));
+  // A guard for the CPU, where the profile would be measured, and none for the GPUs of the plan.
+  guard.emplace(c10::kCPU, at::kBFloat16);
+  EXPECT_THAT(
+      [] {
+        plan(make(), {at::rand({16, 64})}, small(2).timeout(1e-9).make(make));
+      },
+      ThrowsMessage<c10::ValueError>(HasSubstr("for devices of type cuda")));
+}
+
+TEST(Plan, TextAndJsonSayWhatWasChosen) {
+  PlanReport report = plan(make_on_meta(), {on_meta(64)}, small(3).memory(int64_t{1} << 30));
+  report.plan.model = "twelve";
+  const std::string text = to_text(report);
+  for (const char* part : {"twelve, 64 rows on 3 devices of 1.00 GiB", "The next best",
+                           "The choice with one thing replaced", "Proof", "no deadlock",
+                           "no step of these rows on 3 such devices", "predictions"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    EXPECT_LE(end - begin, 100) << text.substr(begin, end - begin);
+  }
+  EXPECT_EQ(plan_from_json(plan_to_json(report.plan), "f"), report.plan);
+  EXPECT_THAT(to_json(report), AllOf(HasSubstr("\"alternatives\""), HasSubstr("\"gpipe plan\"")));
+}
+
+TEST(Plan, ProgressMayEndIt) {
+  struct Stop {};
+  int calls = 0;
+  EXPECT_THROW(plan(make_on_meta(), {on_meta(16)}, small(2).progress([&](const std::string&) {
+                 if (++calls == 3) throw Stop();
+               })),
+               Stop);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(Plan, MistakesAreNamed) {
+  const auto message = [](const PlanOptions& options) {
+    std::string text = "none";
+    try {
+      plan(make_on_meta(), {on_meta(8)}, options);
+    } catch (const c10::ValueError& error) {
+      text = error.what_without_backtrace();
+    }
+    return text;
+  };
+  EXPECT_THAT(message(PlanOptions(0)), HasSubstr("devices must be at least 1, got 0"));
+  EXPECT_THAT(message(PlanOptions(13)), HasSubstr("give 12 devices or fewer"));
+  EXPECT_THAT(message(PlanOptions(2).memory(-1)), HasSubstr("at least 0 bytes, got -1"));
+  EXPECT_THAT(message(PlanOptions(2).chunks({9})), HasSubstr("expected 1 to the 8 rows"));
+  EXPECT_THAT(bytes_text((int64_t{1} << 30) + 1), HasSubstr("1.01 GiB")) << "never less";
+  EXPECT_EQ(bytes_text(900), "900 bytes");
+}
+
+}  // namespace
+}  // namespace gpipe::balance

@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/choose/plan.h"
+#include "command/wrap.h"
+#include "gpipe/placement.h"
+#include "text/counted.h"
+#include "text/memory_size.h"
+#include "text/shown.h"
+
+namespace gpipe::balance {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kColumns = 100;
+
+std::string seconds_text(double seconds) {
+  return seconds < 1 ? absl::StrFormat("%.4g ms", seconds * 1e3)
+                     : absl::StrFormat("%.4g s", seconds);
+}
+
+std::string percent(double share) { return absl::StrFormat("%+.1f %%", share * 100); }
+
+// "never", or one for each partition.
+std::string modes_text(const std::vector<Checkpoint>& modes) {
+  if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint mode) { return mode == modes[0]; })) {
+    return to_text(modes[0]);
+  }
+  return absl::StrJoin(modes, ", ",
+                       [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
+}
+
+// The same in a column.
+std::string short_modes(const std::vector<Checkpoint>& modes) {
+  const std::string text = modes_text(modes);
+  return text.find(',') == std::string::npos ? text : "mixed";
+}
+
+std::string shape_text(int64_t stages_per_device) {
+  return text::counted(stages_per_device, "stage");
+}
+
+int64_t most(const std::vector<int64_t>& bytes) {
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+std::string paragraph(const std::string& text) { return command::wrap(text, kColumns, 0, 2); }
+
+// "  name        value", with the rest of a long value below its begin.
+std::string named(const std::string& name, const std::string& value) {
+  constexpr size_t kIndent = 14;
+  std::string text = command::wrap(value, kColumns, kIndent, kIndent);
+  const std::string label = absl::StrFormat("  %-11s ", name);
+  return label + text.substr(kIndent);
+}
+
+std::string shortened(std::string text, size_t room) {
+  if (text.size() > room) text = text.substr(0, room - 3) + "...";
+  return text;
+}
+
+// "12,53"; long ones with a space behind each comma, for a line to end there.
+std::string balance_text(const std::vector<int64_t>& balance) {
+  return absl::StrJoin(balance, balance.size() > 16 ? ", " : ",");
+}
+
+std::string choice_text(const PlanReport& report) {
+  const PipelinePlan& plan = report.plan;
+  const auto devices = static_cast<int64_t>(plan.devices.size());
+  const int64_t limit = plan.devices.front().limit;
+  std::string text = paragraph(absl::StrFormat(
+      "%s%d rows on %s%s:", plan.model.empty() ? "" : text::shown(plan.model) + ", ", plan.rows,
+      text::counted(devices, "device"), limit > 0 ? " of " + bytes_text(limit) : ""));
+  const auto line = [&](const char* name, const std::string& value) { text += named(name, value); };
+  line("chunks",
+       absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks, report.rows_of_profile));
+  if (!plan.autocast.empty()) line("autocast", plan.autocast);
+  line("schedule", plan.schedule_name);
+  line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
+                                 " (the device of each stage)"));
+  line("checkpoint", modes_text(plan.checkpoints));
+  line("balance", balance_text(plan.balance));
+  return text;
+}
+
+std::string step_text(const PlanReport& report) {
+  const PipelinePlan& plan = report.plan;
+  const bool nominal = plan.profiled_on.rfind("nominal", 0) == 0;
+  std::string text = absl::StrFormat("A step is predicted to take %s",
+                                     plan.step > 0 ? seconds_text(plan.step) : "no time");
+  if (plan.step > 0) text += absl::StrFormat(", %.0f %% idle", 100 * report.explanation.bubble);
+  // The ranges are those of docs/results.md: //balance/step:prediction_benchmark for whole
+  // backwards,
+  // //experiments/unet_schedules for split ones.
+  text += nominal
+              ? ", with counted times of a nominal device: good for comparing choices only."
+              : absl::StrFormat(
+                    " (profiled on: %s). On the idle cores of a CPU such predictions were %s.",
+                    text::shown(plan.profiled_on),
+                    report.explanation.splits
+                        ? "1.01 to 1.10 of real steps with split backwards (of a U-Net), 0.85 "
+                          "to 1.10 with whole ones (of four networks)"
+                        : "0.85 to 1.10 of real steps (of four networks, with whole backwards)");
+  if (report.explanation.splits && !report.explanation.halves_measured) {
+    text +=
+        " The halves of split backwards were not measured: each is taken for half of the whole.";
+  }
+  return paragraph(text);
+}
+
+std::string devices_text(const PlanReport& report) {
+  std::string text = absl::StrFormat("%-8s%-24s%14s%14s%14s%8s\n", "device", "layers", "live",
+                                     "reserved", "limit", "busy");
+  const Placement placement = report.plan.placement();
+  for (size_t d = 0; d < report.plan.devices.size(); ++d) {
+    const PlannedDevice& device = report.plan.devices[d];
+    std::string layers;
+    for (const int64_t stage : placement.stages_of(static_cast<int64_t>(d))) {
+      const LayerRange& range = report.explanation.partitions[static_cast<size_t>(stage)].layers;
+      absl::StrAppend(&layers, layers.empty() ? "" : " ", range.first, "-", range.last);
+    }
+    text += absl::StrFormat("%-8d%-24s%14s%14s%14s%7.0f%%\n", d, shortened(layers, 23),
+                            bytes_text(device.live),
+                            device.reserved < 0 ? "-" : bytes_text(device.reserved),
+                            device.limit == 0 ? "-" : bytes_text(device.limit),
+                            100 * report.explanation.workers[d].busy);
+  }
+  return text;
+}
+
+std::string others_text(const PlanReport& report) {
+  if (report.others.empty()) {
+    const bool limited = report.plan.devices.front().limit > 0;
+    return limited ? "No other is known to fit.\n"
+                   : "There was one choice of micro-batches, schedule and stages a device.\n";
+  }
+  std::string text = absl::StrFormat("%-8s%-16s%-11s%-12s%12s%9s%13s  %s\n", "chunks", "schedule",
+                                     "a device", "checkpoint", "step", "", "memory", "balance");
+  for (const PlanCandidate& other : report.others) {
+    text += absl::StrFormat(
+        "%-8d%-16s%-11s%-12s%12s%9s%13s  %s\n", other.chunks, other.schedule_name,
+        shape_text(other.stages_per_device), short_modes(other.checkpoints),
+        seconds_text(other.step), percent(other.step / report.plan.step - 1),
+        bytes_text(most(other.memory)), shortened(absl::StrJoin(other.balance, ","), 17));
+  }
+  return text;
+}
+
+std::string alternatives_text(const PlanReport& report) {
+  std::string text;
+  for (const PlanAlternative& alternative : report.alternatives) {
+    const PlanCandidate& candidate = alternative.candidate;
+    const std::string loss =
+        candidate.fits()
+            ? percent(report.plan.step > 0 ? candidate.step / report.plan.step - 1 : 0)
+            : absl::StrFormat("does not fit: %s too much (%s)", bytes_text(candidate.excess),
+                              percent(candidate.step / report.plan.step - 1));
+    const std::string value = absl::StrFormat("%-44s ", shortened(alternative.value, 44));
+    text += absl::StrFormat("  %-11s %s%s\n", alternative.what, value, loss);
+  }
+  return text;
+}
+
+std::string proof_text(const PlanReport& report) {
+  const PipelinePlan& plan = report.plan;
+  const PlanProof& proof = report.proof;
+  std::string text;
+  const auto line = [&](const std::string& value) { text += command::wrap(value, kColumns, 2, 4); };
+  line(
+      absl::StrFormat("no deadlock, with sends that never wait: yes; gradients are added up in "
+                      "1F1B's order: %s",
+                      proof.ascending ? "yes" : "no"));
+  line(absl::StrFormat("a step, simulated again: %s", seconds_text(proof.step)));
+  if (plan.lower_bound > 0) {
+    line(absl::StrFormat(
+        "no step of these rows on %d such devices is shorter than %s: the choice is within %.1f %% "
+        "of the best there can be",
+        plan.devices.size(), seconds_text(plan.lower_bound), 100 * plan.gap()));
+  }
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const PlannedDevice& device = plan.devices[d];
+    const bool traced = !proof.traced_live.empty();
+    std::string memory = absl::StrFormat(
+        "device %d: %s live%s", d, bytes_text(traced ? proof.traced_live[d] : proof.live[d]),
+        traced ? absl::StrFormat(" (profile: %s)", bytes_text(proof.live[d])) : " (profile)");
+    if (device.reserved >= 0) {
+      absl::StrAppend(&memory, ", ", bytes_text(proof.reserved[d]), " reserved");
+    }
+    if (device.limit > 0) absl::StrAppend(&memory, ", of ", bytes_text(device.limit));
+    line(memory);
+  }
+  if (!report.memory_planned) {
+    line(
+        "the model's memory was not planned, only predicted: what an allocator holds back is not "
+        "in it");
+  }
+  if (!proof.not_checked.empty()) {
+    line("not checked: " + absl::StrJoin(proof.not_checked, "; "));
+  }
+  for (const Uncertainty& uncertainty : report.uncertain) {
+    std::string range;
+    if (uncertainty.range) {
+      range = absl::StrFormat(" (real memory was %.2f to %.2f of the plan's)",
+                              uncertainty.range->low, uncertainty.range->high);
+    }
+    line(absl::StrFormat("uncertain because of %s%s: %s", uncertainty.operators, range,
+                         uncertainty.why));
+  }
+  return text;
+}
+
+Json json_of(const PlanCandidate& candidate) {
+  Json modes = Json::array();
+  for (const Checkpoint mode : candidate.checkpoints) modes.push_back(to_text(mode));
+  return {{"chunks", candidate.chunks},
+          {"schedule_name", candidate.schedule_name},
+          {"stages_per_device", candidate.stages_per_device},
+          {"checkpoints", modes},
+          {"balance", candidate.balance},
+          {"step", candidate.step},
+          {"memory", candidate.memory},
+          {"fits", candidate.fits()}};
+}
+
+}  // namespace
+
+std::string bytes_text(int64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  const auto value = static_cast<double>(bytes);
+  const auto up = [](double number) { return std::ceil(number * 100 - 1e-9) / 100; };
+  if (value < kMiB) return absl::StrFormat("%d bytes", bytes);
+  if (value < text::kGiB) return absl::StrFormat("%.2f MiB", up(value / kMiB));
+  return absl::StrFormat("%.2f GiB", up(value / text::kGiB));
+}
+
+std::string to_text(const PlanReport& report) {
+  return choice_text(report) + "\n" + step_text(report) + "\n" + devices_text(report) +
+         "\nThe next best, each with its own cut:\n" + others_text(report) +
+         (report.alternatives.empty()
+              ? ""
+              : "\nThe choice with one thing replaced (what has a schedule in brackets has its own "
+                "cut):\n") +
+         alternatives_text(report) + "\nProof, computed again by other code:\n" +
+         proof_text(report) + "\n" +
+         paragraph(
+             absl::StrFormat("%d predictions%s, %s of memory.", report.examined,
+                             report.exhaustive ? " (every cut and every mode of each setting)" : "",
+                             text::counted(report.memory_plans, "plan")));
+}
+
+std::string to_json(const PlanReport& report) {
+  Json json;
+  json["plan"] = Json::parse(plan_to_json(report.plan));
+  json["gap"] = report.plan.gap();
+  Json& others = json["others"] = Json::array();
+  for (const PlanCandidate& other : report.others) others.push_back(json_of(other));
+  Json& alternatives = json["alternatives"] = Json::array();
+  for (const PlanAlternative& alternative : report.alternatives) {
+    Json item = {{"what", alternative.what}, {"value", alternative.value}};
+    item.update(json_of(alternative.candidate));
+    alternatives.push_back(std::move(item));
+  }
+  json["proof"] = {{"deadlock_free", report.proof.deadlock_free},
+                   {"ascending", report.proof.ascending},
+                   {"step", report.proof.step},
+                   {"lower_bound", report.proof.lower_bound},
+                   {"live", report.proof.live},
+                   {"traced_live", report.proof.traced_live},
+                   {"reserved", report.proof.reserved},
+                   {"not_checked", report.proof.not_checked}};
+  json["halves_measured"] = report.explanation.halves_measured;
+  json["memory_planned"] = report.memory_planned;
+  json["examined"] = report.examined;
+  json["exhaustive"] = report.exhaustive;
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpipe::balance

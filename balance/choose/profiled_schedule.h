@@ -1,0 +1,25 @@
+// profiled_schedule: the schedule that a name means for the layers of a profile.
+//
+// Some schedules are made for what stages cost. What costs they are told is said here once, so that
+// whoever has a plan can make its table again. It knows no LibTorch. Internal to //balance.
+#ifndef BALANCE_CHOOSE_PROFILED_SCHEDULE_H_
+#define BALANCE_CHOOSE_PROFILED_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "balance/costs/profile.h"
+#include "balance/step/explain.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::balance {
+
+// For stages of equal cost, each with its share of the profile's layers, and transfers of a mean
+// output over the machine's links. Throws as schedule_by_name() does.
+Schedule profiled_schedule(const std::string& name, int64_t devices, int64_t stages_per_device,
+                           int64_t micro_batches, const Profile& profile,
+                           const ExplainOptions& machine);
+
+}  // namespace gpipe::balance
+
+#endif  // BALANCE_CHOOSE_PROFILED_SCHEDULE_H_

@@ -1,0 +1,69 @@
+// As gpipe/internal/graphs/capture_watch.cc: a RecordFunction must look as in LibTorch, which is
+// built so.
+#ifndef NDEBUG
+#define NDEBUG
+#endif
+
+#include "balance/memory/operator_census.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "interception/recorded_inputs.h"
+
+namespace gpipe::balance {
+namespace {
+
+struct Seen {
+  std::mutex mutex;
+  std::set<std::string> names;
+};
+
+// Never destroyed: threads may run operators while the process ends.
+Seen& seen() {
+  static auto* const seen_operators = new Seen;
+  return *seen_operators;
+}
+
+// "(bfloat16)", "(float16)": the type of an argument below single precision. Empty without one.
+std::string lower_precision(const at::RecordFunction& call) {
+  for (const c10::IValue& input : internal::recorded_inputs(call)) {
+    if (!input.isTensor() || !input.toTensor().defined()) continue;
+    if (input.toTensor().scalar_type() == c10::kBFloat16) return "(bfloat16)";
+    if (input.toTensor().scalar_type() == c10::kHalf) return "(float16)";
+  }
+  return "";
+}
+
+std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& call) {
+  const std::string name = call.name();
+  const std::string lower = lower_precision(call);
+  const std::lock_guard<std::mutex> lock(seen().mutex);
+  seen().names.insert(name);
+  if (!lower.empty()) seen().names.insert(name + lower);
+  return nullptr;
+}
+
+}  // namespace
+
+OperatorCensus::OperatorCensus() {
+  {
+    const std::lock_guard<std::mutex> lock(seen().mutex);
+    seen().names.clear();
+  }
+  handle_ = at::addGlobalCallback(
+      at::RecordFunctionCallback(&note).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+}
+
+OperatorCensus::~OperatorCensus() { at::removeCallback(handle_); }
+
+std::set<std::string> OperatorCensus::operators() const {
+  const std::lock_guard<std::mutex> lock(seen().mutex);
+  return seen().names;
+}
+
+}  // namespace gpipe::balance

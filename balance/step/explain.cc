@@ -1,0 +1,451 @@
+#include "balance/step/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "balance/costs/profile_checks.h"
+#include "balance/step/cut_costs.h"
+#include "balance/step/recomputed_cells.h"
+#include "balance/step/step_model.h"
+#include "gpipe/schedule/action.h"
+
+namespace gpipe::balance {
+namespace {
+
+// A search ends after so many simulations, and earlier for large schedules; from a good start it
+// mostly needs fewer.
+constexpr int64_t kMostSimulations = 2000;
+constexpr int64_t kMostCells = 4'000'000;  // stages x micro-batches, over all simulations
+// A cut must be faster by this share, so that rounding decides nothing.
+constexpr double kFaster = 1e-9;
+
+[[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("explain: " + text); }
+
+std::string text(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+void check_at_least(const char* name, double value, double least) {
+  if (std::isfinite(value) && value >= least) return;
+  fail(std::string(name) + " is " + text(value) + ", expected a finite number of at least " +
+       text(least));
+}
+
+// A value above 0 for each of `expected` things, or for none.
+void check_each(const std::string& name, const std::vector<double>& values, int64_t expected,
+                const char* thing) {
+  if (values.empty()) return;
+  if (static_cast<int64_t>(values.size()) != expected) {
+    fail(name + " has " + std::to_string(values.size()) + " values, expected " +
+         std::to_string(expected) + ", one for each " + thing);
+  }
+  for (size_t j = 0; j < values.size(); ++j) {
+    if (std::isfinite(values[j]) && values[j] > 0) continue;
+    fail(name + "[" + std::to_string(j) + "] is " + text(values[j]) +
+         ", expected a finite number above 0");
+  }
+}
+
+void check_options(const ExplainOptions& options, int64_t partitions) {
+  if (options.chunks < 1) {
+    fail("chunks is " + std::to_string(options.chunks) + ", expected at least 1");
+  }
+  if (options.cores < 0) {
+    fail("cores is " + std::to_string(options.cores) + ", expected at least 0");
+  }
+  check_at_least("bandwidth", options.bandwidth, 0);
+  check_at_least("latency", options.latency, 0);
+  check_at_least("overhead", options.overhead, 0);
+  check_at_least("contention", options.contention, 1);
+  check_at_least("param_scale", options.param_scale, 0);
+  if (options.param_scale > kMostParamScale) {
+    fail("param_scale is " + text(options.param_scale) + ", expected at most " +
+         text(kMostParamScale));
+  }
+  check_each("slowness", options.slowness, partitions, "partition");
+  check_each("micro_batch_sizes", options.micro_batch_sizes, options.chunks, "micro-batch");
+  (void)checkpoint_modes(options, partitions);
+}
+
+void check_finite(const Profile& profile, const ExplainOptions& options,
+                  const std::string& prefix) {
+  std::vector<double> sizes = options.micro_batch_sizes;
+  if (sizes.empty()) sizes = {static_cast<double>(options.chunks)};  // as one of all rows
+  check_finite_step(profile, sizes, options, prefix);
+}
+
+void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
+  if (balance.empty()) fail("balance is empty, expected the layers of each partition");
+  int64_t left = layers;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    if (balance[j] < 1) {
+      fail("balance[" + std::to_string(j) + "] is " + std::to_string(balance[j]) +
+           ", expected at least one layer for each partition: leave it out, or add a "
+           "torch::nn::Identity for it to have");
+    }
+    if (balance[j] > left) {
+      fail("balance sums up to more than the profile's " + std::to_string(layers) + " layers");
+    }
+    left -= balance[j];
+  }
+  if (left > 0) {
+    fail("balance sums up to " + std::to_string(layers - left) + ", but the profile has " +
+         std::to_string(layers) + " layers");
+  }
+}
+
+// How a number of partitions is run: the part of a prediction that does not depend on the cut.
+class Plan {
+ public:
+  Plan(const Profile& profile, int64_t partitions, const ExplainOptions& options)
+      : profile_(profile),
+        options_(options),
+        schedule_(options.schedule ? options.schedule(partitions, options.chunks)
+                                   : Schedule::one_f_one_b(partitions, options.chunks)) {
+    if (schedule_.stages() != partitions || schedule_.micro_batches() != options.chunks) {
+      fail("the schedule is for " + std::to_string(schedule_.stages()) + " stages and " +
+           std::to_string(schedule_.micro_batches()) + " micro-batches, expected " +
+           std::to_string(partitions) + " and " + std::to_string(options.chunks));
+    }
+    check_whole();
+    recomputed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
+    micro_batches_.resize(static_cast<size_t>(options.chunks));
+    for (size_t m = 0; m < options.micro_batch_sizes.size(); ++m) {
+      micro_batches_[m].size = options.micro_batch_sizes[m];
+    }
+    machine_.cores = options.cores;
+    machine_.contention = options.contention;
+    machine_.bandwidth = options.bandwidth;
+    machine_.latency = options.latency;
+    machine_.overhead = options.overhead;
+  }
+
+  int64_t partitions() const { return schedule_.stages(); }
+  int64_t cells() const { return schedule_.stages() * schedule_.micro_batches(); }
+
+  // The sum of the sizes of all micro-batches.
+  double sizes() const {
+    if (options_.micro_batch_sizes.empty()) return static_cast<double>(options_.chunks);
+    return std::accumulate(options_.micro_batch_sizes.begin(), options_.micro_batch_sizes.end(),
+                           0.0);
+  }
+
+  // The share of the mini-batch that the stage recomputes, in micro-batches of size 1.
+  double recomputed(int64_t stage) const {
+    const std::vector<bool>& of_stage = recomputed_[static_cast<size_t>(stage)];
+    double sum = 0;
+    for (size_t m = 0; m < of_stage.size(); ++m) sum += of_stage[m] ? micro_batches_[m].size : 0.0;
+    return sum / static_cast<double>(of_stage.size());
+  }
+
+  double slowness(int64_t stage) const {
+    return options_.slowness.empty() ? 1.0 : options_.slowness[static_cast<size_t>(stage)];
+  }
+
+  double transfer(double bytes) const { return machine_.seconds(bytes); }
+
+  StepModel model(const std::vector<int64_t>& balance) const {
+    CutCosts costs = cut_costs(profile_, balance);
+    for (size_t j = 0; j < costs.stages.size(); ++j) {
+      StageCosts& stage = costs.stages[j];
+      const double slowness = this->slowness(static_cast<int64_t>(j));
+      stage.forward *= slowness;
+      stage.recompute *= slowness;
+      stage.backward *= slowness;
+      stage.input_gradient *= slowness;
+      stage.weight_gradient *= slowness;
+    }
+    return {schedule_, recomputed_, {std::move(costs)}, micro_batches_, machine_};
+  }
+
+  bool splits() const { return splits_; }
+
+ private:
+  // simulate() also takes a half of a schedule; a step is not one.
+  void check_whole() {
+    bool forwards = false, backwards = false;
+    for (const std::vector<Action>& actions : schedule_.table()) {
+      for (const Action& action : actions) {
+        (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+        splits_ = splits_ || action.kind == ActionKind::kInputGradient;
+      }
+    }
+    if (!forwards || !backwards) {
+      fail(std::string("the schedule has no ") + (forwards ? "backwards" : "forwards") +
+           "; a step needs both");
+    }
+  }
+
+  const Profile& profile_;
+  const ExplainOptions& options_;
+  Schedule schedule_;
+  std::vector<std::vector<bool>> recomputed_;  // [stage][micro-batch]
+  std::vector<MicroBatch> micro_batches_;
+  Machine machine_;
+  bool splits_ = false;
+};
+
+// The costs that partition() takes: forward, backward, and a recompute as if there were one for
+// every micro-batch.
+std::vector<double> whole_costs(const Profile& profile, bool recompute) {
+  std::vector<double> costs;
+  for (const LayerProfile& layer : profile.layers) {
+    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
+  }
+  return costs;
+}
+
+// Where searches begin.
+std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
+                                         const ExplainOptions& options) {
+  const std::vector<Checkpoint> modes = checkpoint_modes(options, plan.partitions());
+  const bool recompute = std::any_of(modes.begin(), modes.end(),
+                                     [](Checkpoint mode) { return mode != Checkpoint::kNever; });
+  const std::vector<double> costs = whole_costs(profile, recompute);
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  double forward = 0;
+  for (const LayerProfile& layer : profile.layers) forward += layer.forward;
+
+  PartitionOptions even;
+  even.keep_together = options.keep_together;
+  for (int64_t j = 0; j < plan.partitions(); ++j) {
+    // A partition that recomputes less is faster.
+    const bool full = !recompute || all <= 0;
+    const double spared = full ? 0.0 : (1 - plan.recomputed(j)) * forward;
+    const double share = all > 0 ? (all - spared) / all : 1.0;
+    even.slowness.push_back(plan.slowness(j) * share);
+  }
+  std::vector<std::vector<int64_t>> result = {partition(costs, plan.partitions(), even)};
+  if (options.bandwidth > 0) {
+    for (size_t i = 0; i + 1 < profile.layers.size(); ++i) {
+      even.send_costs.push_back(2 * plan.transfer(static_cast<double>(profile.layers[i].output)));
+    }
+    even.receive_costs = even.send_costs;
+    result.push_back(partition(costs, plan.partitions(), even));
+  }
+  return result;
+}
+
+// Moves cuts for as long as that makes a step faster.
+class Search {
+ public:
+  Search(const Plan& plan, const std::vector<LayerRange>& keep_together)
+      : plan_(plan), left_(std::min(kMostSimulations, kMostCells / plan.cells())) {
+    // partition() has checked the ranges.
+    for (const LayerRange& range : keep_together) {
+      for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
+    }
+  }
+
+  void improve(const std::vector<int64_t>& balance) {
+    std::vector<int64_t> best = balance;
+    double best_step = step(best);
+    keep(best, best_step);
+    for (int64_t distance = largest(best); distance >= 1;) {
+      bool better = false;
+      for (size_t cut = 0; cut + 1 < best.size() && left_ > 0; ++cut) {
+        for (const int64_t layers : {distance, -distance}) {
+          // The cut alone, or with the one behind it: then a partition moves as a whole.
+          for (const size_t end : {cut + 1, cut + 2}) {
+            if (end >= best.size()) continue;
+            std::vector<int64_t> moved = best;
+            moved[cut] += layers;
+            moved[end] -= layers;
+            if (moved[cut] < 1 || moved[end] < 1 || !allowed(moved)) continue;
+            const double time = step(moved);
+            if (!(time < best_step * (1 - kFaster))) continue;
+            best = std::move(moved);
+            best_step = time;
+            better = true;
+          }
+        }
+      }
+      keep(best, best_step);
+      if (left_ <= 0) return;
+      if (!better) distance /= 2;
+    }
+  }
+
+  const std::vector<int64_t>& best() const { return best_; }
+
+ private:
+  static int64_t largest(const std::vector<int64_t>& balance) {
+    const int64_t layers = std::accumulate(balance.begin(), balance.end(), int64_t{0});
+    int64_t distance = 1;
+    while (distance < 16 && distance * 8 < layers / static_cast<int64_t>(balance.size()))
+      distance *= 2;
+    return distance;
+  }
+  bool allowed(const std::vector<int64_t>& balance) const {
+    if (closed_.empty()) return true;
+    int64_t first = 0;
+    for (const int64_t layers : balance) {
+      if (closed_.count(first) > 0) return false;
+      first += layers;
+    }
+    return true;
+  }
+  double step(const std::vector<int64_t>& balance) {
+    --left_;
+    return plan_.model(balance).run().makespan;
+  }
+  void keep(const std::vector<int64_t>& balance, double step) {
+    if (!best_.empty() && !(step < best_step_ * (1 - kFaster))) return;
+    best_ = balance;
+    best_step_ = step;
+  }
+
+  const Plan& plan_;
+  int64_t left_;              // simulations
+  std::set<int64_t> closed_;  // layers that no partition begins with
+  std::vector<int64_t> best_;
+  double best_step_ = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> Explanation::balance() const {
+  std::vector<int64_t> result;
+  for (const PartitionExplanation& partition : partitions) {
+    result.push_back(partition.layers.last - partition.layers.first + 1);
+  }
+  return result;
+}
+
+std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions) {
+  const auto given = static_cast<int64_t>(options.partition_checkpoints.size());
+  if (partitions < 1 || partitions > Schedule::kMostCells) {
+    fail("got " + std::to_string(partitions) + " partitions, expected 1 to " +
+         std::to_string(Schedule::kMostCells));
+  }
+  if (given == 0) {
+    return std::vector<Checkpoint>(static_cast<size_t>(partitions), options.checkpoint);
+  }
+  if (given != partitions) {
+    fail("partition_checkpoints has " + std::to_string(given) + " modes, expected " +
+         std::to_string(partitions) + ", one for each partition");
+  }
+  return options.partition_checkpoints;
+}
+
+void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
+                       const ExplainOptions& machine, const std::string& prefix) {
+  // Sums of it are finite, too.
+  constexpr double kLongest = 1e300;
+  const auto micro_batches = static_cast<double>(sizes.size());
+  const auto layers = static_cast<double>(profile.layers.size());
+  const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
+  double work = 0;
+  double bytes = 0;  // that cross cuts, each both ways
+  for (const LayerProfile& layer : profile.layers) {
+    const SplitBackward halves = split_backward(layer);
+    work += 2 * layer.forward + layer.backward + halves.input + halves.weight;
+    bytes += 2 * static_cast<double>(layer.output);
+  }
+  for (const SkipProfile& skip : profile.skips) bytes += 2 * static_cast<double>(skip.bytes);
+  double slowest = 1;
+  for (const double slowness : machine.slowness) slowest = std::max(slowest, slowness);
+  const double transfers = 2 * (layers + static_cast<double>(profile.skips.size()));
+  const double sent = machine.bandwidth > 0 ? rows * bytes / machine.bandwidth : 0.0;
+  const double once = rows * work * slowest + sent +
+                      micro_batches * (transfers * machine.latency + 4 * layers * machine.overhead);
+  // No more workers share a core than there are layers.
+  if (once * layers * machine.contention <= kLongest) return;
+  throw std::invalid_argument(
+      prefix + "the times of a step are too long to be added up: layers take " + text(rows * work) +
+      " s, transfers " + text(sent) + " s with a bandwidth of " + text(machine.bandwidth) +
+      " bytes/s, a latency of " + text(machine.latency) + " s and an overhead of " +
+      text(machine.overhead) +
+      " s; give a faster link (a bandwidth of 0: only the latency counts) or a profile of shorter "
+      "times");
+}
+
+Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
+                    const ExplainOptions& options) {
+  check_profile(profile, "explain: the profile cannot have been measured: ");
+  check_balance(balance, static_cast<int64_t>(profile.layers.size()));
+  const auto partitions = static_cast<int64_t>(balance.size());
+  check_options(options, partitions);
+  check_finite(profile, options, "explain: ");
+  const Plan plan(profile, partitions, options);
+  const StepModel model = plan.model(balance);
+  const SharedRun run = model.run();
+
+  Explanation result;
+  result.device = profile.device;
+  result.autocast = profile.autocast;
+  result.batch_rows = profile.batch_rows;
+  result.chunks = options.chunks;
+  result.cores = options.cores;
+  result.step = run.makespan;
+  std::vector<double> work;  // of each partition in a step
+  for (int64_t j = 0; j < partitions; ++j) {
+    const StageCosts& stage = model.costs.front().stages[static_cast<size_t>(j)];
+    PartitionExplanation partition;
+    partition.layers = stage.layers;
+    partition.forward = stage.forward;
+    partition.backward = stage.backward;
+    partition.input_gradient = stage.input_gradient;
+    partition.weight_gradient = stage.weight_gradient;
+    // Checks the size of what follows.
+    partition.memory =
+        model.stage_memory(j, options.param_scale).bytes("explain: partition " + std::to_string(j));
+    partition.fixed = std::llround(static_cast<double>(stage.parameters) * options.param_scale) +
+                      stage.buffers + stage.workspace;
+    partition.received = stage.received;
+    partition.kept = stage.kept;
+    partition.waiting = stage.waiting;
+    partition.recompute = stage.forward * plan.recomputed(j);
+    partition.parameters = stage.parameters;
+    partition.sent = stage.sent;
+    const double busy = run.busy[static_cast<size_t>(model.schedule.worker_of(j))];
+    partition.busy = run.makespan > 0 ? busy / run.makespan : 0.0;
+    result.partitions.push_back(partition);
+    const double rows = plan.sizes() / static_cast<double>(options.chunks);
+    work.push_back(rows * (partition.forward + partition.backward) + partition.recompute);
+  }
+  result.binding = std::max_element(work.begin(), work.end()) - work.begin();
+  for (size_t worker = 0; worker < run.busy.size(); ++worker) {
+    const double busy = run.makespan > 0 ? run.busy[worker] / run.makespan : 0.0;
+    const StepMemory memory =
+        model.worker_memory(static_cast<int64_t>(worker), options.param_scale);
+    result.workers.push_back({memory.bytes("explain: worker " + std::to_string(worker)), busy});
+  }
+  result.splits = plan.splits();
+  result.halves_measured = halves_measured(profile);
+  for (const double busy : run.busy) {
+    if (run.makespan <= 0) break;
+    result.bubble += (1 - busy / run.makespan) / static_cast<double>(run.busy.size());
+  }
+  for (const LayerProfile& layer : profile.layers) {
+    result.one_device += (layer.forward + layer.backward) * plan.sizes();
+  }
+  result.speed_up = result.step > 0 ? result.one_device / result.step : 0.0;
+  return result;
+}
+
+std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
+                                  const ExplainOptions& options) {
+  check_profile(profile, "best_balance: the profile cannot have been measured: ");
+  // Before anything is made of that size.
+  if (partitions < 1 || partitions > static_cast<int64_t>(profile.layers.size())) {
+    partition(whole_costs(profile, /*recompute=*/true), partitions);  // throws
+  }
+  check_options(options, partitions);
+  check_finite(profile, options, "best_balance: ");
+  const Plan plan(profile, partitions, options);
+  const std::vector<std::vector<int64_t>> begins = starts(profile, plan, options);
+  Search search(plan, options.keep_together);
+  for (const std::vector<int64_t>& start : begins) search.improve(start);
+  return search.best();
+}
+
+}  // namespace gpipe::balance

@@ -1,0 +1,50 @@
+#include "balance/step/shared_cores.h"
+
+#include <gtest/gtest.h>
+
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::balance {
+namespace {
+
+// Whole numbers: sums are exact.
+Simulation run(int64_t stages, int64_t micro_batches) {
+  return simulate(Schedule::gpipe(stages, micro_batches), {uniform_cost({1.0, 2.0}), {}});
+}
+
+TEST(ShareCores, EnoughCoresChangeNothing) {
+  for (const int64_t cores : {0, 4, 7}) {
+    const SharedRun shared = share_cores(run(4, 8), cores, 1.0);
+    EXPECT_EQ(shared.makespan, (8 + 3) * 3.0) << cores;
+    for (const double busy : shared.busy) EXPECT_EQ(busy, 8 * 3.0) << cores;
+  }
+}
+
+TEST(ShareCores, OneCoreTakesTheSumOfAllWork) {
+  const SharedRun shared = share_cores(run(4, 8), 1, 1.0);
+  EXPECT_DOUBLE_EQ(shared.makespan, 4 * 8 * 3.0);
+}
+
+TEST(ShareCores, OnlyTheMomentsWithTooManyWorkersStretch) {
+  // Forwards: 0, 0 1, 0 1 2, 1 2, 2 are busy at a time: one of five slots stretches, to 3/2.
+  const SharedRun shared = share_cores(run(3, 3), 2, 1.0);
+  EXPECT_DOUBLE_EQ(shared.makespan, (5 + 0.5) * 3.0);
+  EXPECT_DOUBLE_EQ(shared.busy[0], (3 + 0.5) * 3.0);
+}
+
+TEST(ShareCores, ContentionIsFeltBesideOthersOnly) {
+  // Two stages, two micro-batches: 0, 0 1, 1.
+  const SharedRun shared = share_cores(run(2, 2), 0, 1.5);
+  EXPECT_DOUBLE_EQ(shared.makespan, (3 + 0.5) * 3.0);
+  EXPECT_DOUBLE_EQ(share_cores(run(1, 5), 0, 1.5).makespan, 15.0) << "alone";
+}
+
+TEST(ShareCores, NothingTakesNoTime) {
+  const SharedRun shared =
+      share_cores(simulate(Schedule::gpipe(2, 3), {uniform_cost({0, 0, 0, 0}), {}}), 1, 2.0);
+  EXPECT_EQ(shared.makespan, 0);
+  EXPECT_EQ(shared.busy, std::vector<double>(2, 0.0));
+}
+
+}  // namespace
+}  // namespace gpipe::balance
