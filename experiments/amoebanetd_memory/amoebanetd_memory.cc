@@ -2,9 +2,9 @@
 // beside those of torchgpipe and of Huang et al. See README.md in this folder.
 
 #include "experiments/amoebanetd_memory/published.h"
-#include "experiments/common/edition.h"
-#include "experiments/common/memory_experiment.h"
-#include "experiments/common/program.h"
+#include "experiments/frame/edition.h"
+#include "experiments/frame/program.h"
+#include "experiments/rows/memory_experiment.h"
 
 namespace {
 

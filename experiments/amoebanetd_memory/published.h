@@ -3,8 +3,8 @@
 #ifndef GPIPE_EXPERIMENTS_AMOEBANETD_MEMORY_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_AMOEBANETD_MEMORY_PUBLISHED_H_
 
-#include "experiments/common/edition.h"
-#include "experiments/common/memory_experiment.h"
+#include "experiments/frame/edition.h"
+#include "experiments/rows/memory_experiment.h"
 
 namespace gpipe::experiments {
 

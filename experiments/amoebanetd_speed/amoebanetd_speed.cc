@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "experiments/amoebanetd_speed/published.h"
-#include "experiments/common/plan_speed.h"
-#include "experiments/common/program.h"
-#include "experiments/common/speed_experiment.h"
+#include "experiments/frame/program.h"
+#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/speed_experiment.h"
 #include "models/amoebanetd.h"
 #include "models/by_name.h"
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "experiments/common/report.h"
-#include "experiments/common/speed_variant.h"
+#include "experiments/frame/report.h"
+#include "experiments/rows/speed_variant.h"
 
 namespace gpipe::experiments {
 

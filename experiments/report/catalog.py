@@ -7,7 +7,7 @@ SCALES = ("smoke", "small", "full")
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A program that writes one table as JSON (//experiments/common:report)."""
+    """A program that writes one table as JSON (//experiments/frame:report)."""
 
     folder: str  # in experiments/; the program has its name, too
     heading: str

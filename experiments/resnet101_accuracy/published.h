@@ -2,7 +2,7 @@
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_PUBLISHED_H_
 
-#include "experiments/common/report.h"
+#include "experiments/frame/report.h"
 
 namespace gpipe::experiments {
 

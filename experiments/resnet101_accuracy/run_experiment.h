@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "experiments/common/flags.h"
-#include "experiments/common/program.h"
-#include "experiments/common/report.h"
+#include "experiments/frame/flags.h"
+#include "experiments/frame/program.h"
+#include "experiments/frame/report.h"
 #include "experiments/resnet101_accuracy/settings.h"
 #include "experiments/resnet101_accuracy/source.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "experiments/common/balance.h"
+#include "experiments/frame/balance.h"
 
 namespace gpipe::experiments {
 namespace {

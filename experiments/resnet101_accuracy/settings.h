@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "experiments/common/scale.h"
-#include "experiments/common/scaled_resnet.h"
+#include "experiments/frame/scale.h"
 #include "experiments/resnet101_accuracy/lr_schedule.h"
+#include "experiments/rows/scaled_resnet.h"
 
 namespace gpipe::experiments {
 

@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "experiments/common/edition.h"
-#include "experiments/common/report.h"
-#include "experiments/common/speed_variant.h"
+#include "experiments/frame/edition.h"
+#include "experiments/frame/report.h"
+#include "experiments/rows/speed_variant.h"
 
 namespace gpipe::experiments {
 

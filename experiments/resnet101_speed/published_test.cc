@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "experiments/common/speed_table_checks.h"
+#include "experiments/rows/speed_table_checks.h"
 
 namespace gpipe::experiments {
 namespace {

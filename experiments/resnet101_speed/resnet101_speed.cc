@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "experiments/common/balance.h"
-#include "experiments/common/edition.h"
-#include "experiments/common/plan_speed.h"
-#include "experiments/common/program.h"
-#include "experiments/common/scaled_resnet.h"
-#include "experiments/common/speed_experiment.h"
+#include "experiments/frame/balance.h"
+#include "experiments/frame/edition.h"
+#include "experiments/frame/program.h"
 #include "experiments/resnet101_speed/published.h"
+#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/scaled_resnet.h"
+#include "experiments/rows/speed_experiment.h"
 #include "models/by_name.h"
 #include "models/old_resnet.h"
 #include "models/resnet.h"

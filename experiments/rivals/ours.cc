@@ -28,7 +28,7 @@
 #include "command/command_line.h"
 #include "command/flag_values.h"
 #include "command/run.h"
-#include "experiments/common/trainer.h"
+#include "experiments/frame/trainer.h"
 #include "experiments/rivals/fill.h"
 #include "experiments/rivals/peak_memory.h"
 #include "experiments/rivals/stage_processes.h"

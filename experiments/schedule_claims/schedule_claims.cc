@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "command/interrupt.h"
-#include "experiments/common/flags.h"
-#include "experiments/common/program.h"
-#include "experiments/common/scale.h"
-#include "experiments/common/variants.h"
+#include "experiments/frame/flags.h"
+#include "experiments/frame/program.h"
+#include "experiments/frame/scale.h"
+#include "experiments/frame/variants.h"
 #include "experiments/schedule_claims/claims.h"
 
 namespace gpipe::experiments {

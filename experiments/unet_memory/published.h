@@ -2,7 +2,7 @@
 #ifndef GPIPE_EXPERIMENTS_UNET_MEMORY_PUBLISHED_H_
 #define GPIPE_EXPERIMENTS_UNET_MEMORY_PUBLISHED_H_
 
-#include "experiments/common/memory_experiment.h"
+#include "experiments/rows/memory_experiment.h"
 
 namespace gpipe::experiments {
 

@@ -1,8 +1,8 @@
 // U-Net memory: how large a U-Net can be trained on 1 to 8 devices, and the table beside
 // torchgpipe's. See README.md in this folder.
 
-#include "experiments/common/memory_experiment.h"
-#include "experiments/common/program.h"
+#include "experiments/frame/program.h"
+#include "experiments/rows/memory_experiment.h"
 #include "experiments/unet_memory/published.h"
 
 namespace {

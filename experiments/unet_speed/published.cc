@@ -1,6 +1,6 @@
 #include "experiments/unet_speed/published.h"
 
-#include "experiments/common/speed_table.h"
+#include "experiments/rows/speed_table.h"
 
 namespace gpipe::experiments {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "experiments/common/speed_table_checks.h"
+#include "experiments/rows/speed_table_checks.h"
 
 namespace gpipe::experiments {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "experiments/common/plan_speed.h"
-#include "experiments/common/program.h"
-#include "experiments/common/speed_experiment.h"
+#include "experiments/frame/program.h"
+#include "experiments/rows/plan_speed.h"
+#include "experiments/rows/speed_experiment.h"
 #include "experiments/unet_speed/published.h"
 #include "models/by_name.h"
 #include "models/unet.h"

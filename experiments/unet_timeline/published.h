@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/common/report.h"
+#include "experiments/frame/report.h"
 #include "gpipe/ablation.h"
 
 namespace gpipe::experiments {

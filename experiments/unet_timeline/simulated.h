@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "balance/costs/profile.h"
-#include "experiments/common/simulated_speed.h"
+#include "experiments/rows/simulated_speed.h"
 #include "experiments/unet_timeline/published.h"
 #include "gpipe/pipeline_setup.h"
 #include "gpipe/schedule/routes.h"

@@ -1,0 +1,26 @@
+// Edition: the --edition flag of experiments whose published table has an older edition.
+//
+// To be linked only into those: the flag exists in every program that links it.
+#ifndef GPIPE_EXPERIMENTS_FRAME_EDITION_H_
+#define GPIPE_EXPERIMENTS_FRAME_EDITION_H_
+
+#include <string>
+
+namespace gpipe::experiments {
+
+enum class Edition {
+  kCurrent,  // torchgpipe's documentation, v0.0.5, November 2019
+  kJune2019  // its README of 2019-06-20, of older models
+};
+
+// "current" or "2019-06". Throws std::invalid_argument for another text.
+Edition parse_edition(const std::string& text);
+// "", as in ReportSource, or "2019-06".
+std::string to_text(Edition edition);
+
+// What --edition says.
+Edition edition_flag();
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_FRAME_EDITION_H_

@@ -1,0 +1,42 @@
+// MemoryLimit: makes allocations fail before the machine's memory is used up.
+//
+// Linux grants memory that it does not have, and ends a process when it is used. A program that is
+// to say that a network was too large, and go on with the next, needs to be refused instead.
+#ifndef GPIPE_EXPERIMENTS_FRAME_MEMORY_LIMIT_H_
+#define GPIPE_EXPERIMENTS_FRAME_MEMORY_LIMIT_H_
+
+#include <c10/core/Device.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace gpipe::experiments {
+
+// What this process can still use, in bytes: what the machine has available, or the rest of what a
+// container (cgroup) may use if that is less. 0: not known.
+int64_t available_memory();
+
+// The limit of a run on these devices: available_memory() if the CPU is the only one. With a GPU
+// there is none, for its driver's mappings are no memory that is used.
+int64_t limit_of_run(const std::vector<c10::Device>& devices);
+
+// While it lives, the process can have at most `bytes` more than now: beyond that LibTorch and
+// `new` throw. 0: no limit. A limit set from outside (ulimit -d) stays if it is lower.
+//
+// Requirements: only one lives at a time.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(int64_t bytes);
+  ~MemoryLimit();
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+  bool set_ = false;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_FRAME_MEMORY_LIMIT_H_

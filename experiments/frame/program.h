@@ -1,0 +1,72 @@
+// run_program: the frame of every experiment, from the command line to the exit code.
+#ifndef GPIPE_EXPERIMENTS_FRAME_PROGRAM_H_
+#define GPIPE_EXPERIMENTS_FRAME_PROGRAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "command/progress.h"
+#include "experiments/frame/report.h"
+
+namespace gpipe::experiments {
+
+// What a variant needs while it runs.
+struct RunContext {
+  std::ostream* out = nullptr;       // lines for people
+  std::ostream* progress = nullptr;  // the progress bar
+  command::ProgressOptions progress_options;
+  std::function<bool()> interrupted;  // Ctrl-C: to be checked after each step
+  int64_t round = 1;                  // of this variant (Variant::rounds), from 1
+  int64_t rounds = 1;
+};
+
+// Fills the outcome as results come. If it throws, what is there is shown, labeled failed. What has
+// no figure until it is whole throws command::Interrupted after Ctrl-C: it is labeled not run. In a
+// second round it gets the outcome of the first, to go on with.
+using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
+
+// One row of the table.
+struct Variant {
+  std::string name;
+  // How its figures are obtained: kMeasured, kPlanned or kSimulated.
+  Origin way = Origin::kMeasured;
+  // Why it cannot run; empty if it can.
+  std::string refusal;
+  RunVariant run;
+  // How often it runs. Measured variants that run several times do so in turns, each once before
+  // any runs again, so that what disturbs the machine for a while disturbs all of them.
+  int64_t rounds = 1;
+};
+
+struct Plan {
+  std::string name;     // of the experiment: that of its folder
+  std::string edition;  // of the table, if there are several
+  PublishedTable table;
+  std::vector<Variant> variants;  // those asked for
+  std::vector<std::string> remarks;
+  std::string json;          // file for the table; empty: none
+  std::string when_stopped;  // printed after Ctrl-C, such as how to continue
+};
+
+// Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
+// be done, runs the variants one after another (those that are not measured first, for they take
+// seconds; measured ones in turns, if they run several times) and prints the table, whose rows keep
+// the plan's order. A variant that fails is labeled so, with "out of memory" where it was that, is
+// not run again, and the others still run. After Ctrl-C the running
+// variant is stopped and the others are not started. The JSON is written after each variant, so
+// that a later crash loses nothing.
+//
+// `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
+// found wrong before the first step belongs there.
+//
+// Exit codes: 0; 1 for an error while running, or if the table cannot be written; 2 for wrong
+// usage; 130 after Ctrl-C, SIGTERM or SIGHUP.
+int run_program(int argc, const char* const* argv, const std::string& usage,
+                const std::function<Plan()>& prepare);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_FRAME_PROGRAM_H_

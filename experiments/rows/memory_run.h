@@ -1,0 +1,66 @@
+// run_memory: the memory experiments' procedure: two training steps, and what the devices held at
+// most.
+#ifndef GPIPE_EXPERIMENTS_ROWS_MEMORY_RUN_H_
+#define GPIPE_EXPERIMENTS_ROWS_MEMORY_RUN_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "balance/memory/memory_plan.h"
+#include "experiments/rows/peak_memory.h"
+#include "gpipe/pipeline_setup.h"
+#include "gpipe/runtime/observer.h"
+#include "gpipe/schedule/routes.h"
+#include "models/by_name.h"
+
+namespace gpipe::experiments {
+
+// What is trained, and how.
+struct MemoryRun {
+  models::NamedModel network;
+  int64_t batch = 0;
+  PipelineSetup setup;               // without a balance: the plain network
+  std::vector<c10::Device> devices;  // one for each partition
+  balance::MakeOptimizer optimizer;
+  uint64_t seed = 0;
+  Observer observer;  // is told about the last step's actions, if there is one
+};
+
+struct MemoryFigures {
+  int64_t parameters = 0;  // their number
+  int64_t parameter_bytes = 0;
+  std::vector<DevicePeak> peaks;  // of each device once
+  std::optional<Routes> routes;   // of a pipeline that was run
+
+  int64_t total() const;  // of the peaks
+};
+
+// As in torchgpipe's benchmarks (benchmarks/*-memory): the network and a random mini-batch are put
+// on the devices, the peaks begin anew, and two steps are trained, each with its optimizer step,
+// without clearing the gradients in between.
+//
+// On the CPU alone memory runs out, with an exception, before the machine's does: the kernel would
+// end the process.
+//
+// `check` is called again and again; what it throws ends the run. Throws what the run throws.
+MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check);
+
+// The same of a memory plan: nothing is run, each partition has a device of its own with `capacity`
+// bytes, and a plain network is one partition. The peaks (on the CPU, for want of a device) are
+// what the allocator for CUDA would reserve.
+struct PlannedMemory {
+  MemoryFigures figures;
+  int64_t live = 0;  // the peaks of the tensors, summed
+  // Whether a device runs out of memory; the peaks are then those without a limit.
+  bool out_of_memory = false;
+};
+PlannedMemory plan_memory(const MemoryRun& run, int64_t capacity,
+                          const std::function<void()>& check);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_ROWS_MEMORY_RUN_H_

@@ -1,0 +1,66 @@
+#include "experiments/rows/peak_memory.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "gpipe/testing/device.h"
+
+namespace gpipe::experiments {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+using PeakMemoryTest = gpipe::testing::DeviceTest;
+
+// Of float, on the device under test.
+at::Tensor take(int64_t mebibytes) {
+  return at::empty({mebibytes * kMiB / 4},
+                   at::TensorOptions(at::kFloat).device(gpipe::testing::device()));
+}
+
+TEST_F(PeakMemoryTest, IsOfWhatIsHeldAtOnce) {
+  PeakMemory memory({gpipe::testing::device()});
+  // Of large blocks CUDA's allocator, too, reserves just what is taken.
+  { const at::Tensor first = take(64); }
+  ASSERT_EQ(memory.peaks().size(), 1u);
+  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  const at::Tensor second = take(64);
+  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+  { const at::Tensor third = take(32); }
+  EXPECT_EQ(memory.peaks()[0].bytes, 96 * kMiB);
+  memory.reset();
+  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+}
+
+TEST_F(PeakMemoryTest, SeesAllThreads) {
+  PeakMemory memory({gpipe::testing::device()});
+  at::Tensor kept;
+  std::thread([&kept] { kept = take(64); }).join();
+  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+}
+
+TEST_F(PeakMemoryTest, ADeviceCountsOnce) {
+  const c10::Device device = gpipe::testing::device();
+  PeakMemory memory({device, device, device});
+  const at::Tensor held = take(64);
+  ASSERT_EQ(memory.peaks().size(), 1u);
+  EXPECT_EQ(memory.peaks()[0].device, device);
+  EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);
+}
+
+TEST_F(PeakMemoryTest, OneAtATime) {
+  const PeakMemory memory({c10::kCPU});
+  EXPECT_THROW(PeakMemory({c10::kCPU}), std::logic_error);
+}
+
+TEST_F(PeakMemoryTest, OtherDevicesAreRefused) {
+  EXPECT_THROW(PeakMemory({c10::kMeta}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

@@ -1,0 +1,51 @@
+#include "experiments/rows/plan_speed.h"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "experiments/frame/flags.h"
+#include "experiments/frame/scale.h"
+#include "experiments/frame/variants.h"
+#include "experiments/rows/measured_speed.h"
+#include "experiments/rows/simulated_rows.h"
+#include "experiments/rows/simulation_flags.h"
+
+namespace gpipe::experiments {
+Plan plan_speed(const SpeedExperiment& experiment) {
+  CommonFlags flags = read_common_flags();
+  flags.for_measured = first_given({"samples", "graphs"});
+  flags.for_simulated = given_simulation_flag();
+  check_measured_speed_flags();
+  const SimulatedRows simulated(experiment, simulation_flags());
+  Plan plan;
+  plan.name = experiment.name;
+  plan.edition = experiment.edition;
+  plan.table = experiment.table;
+  plan.json = flags.json;
+  plan.remarks = experiment.remarks;
+  // Simulated rows are as published: who sets a balance wants measured ones.
+  std::vector<Origin> ways = {Origin::kMeasured};
+  if (!flags.for_pipelines() || !flags.ways.empty()) ways.push_back(Origin::kSimulated);
+  plan.variants =
+      make_variants(flags, "all", names_of(experiment.variants), ways,
+                    [&](const CommonFlags& own, const std::string& name, Origin way) -> RunVariant {
+                      if (way == Origin::kMeasured) return measured_speed(experiment, own, name);
+                      return simulated.row(name);
+                    });
+  const int64_t rounds = rounds_of(flags.scale);
+  for (Variant& variant : plan.variants) {
+    if (variant.way == Origin::kMeasured && variant.refusal.empty()) variant.rounds = rounds;
+  }
+  if (has_way(plan.variants, Origin::kMeasured)) {
+    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
+                           "; whole training steps on random images, loading left out" +
+                           (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
+                           ". Where partitions share cores it is no speed-up of pipelines.");
+  }
+  if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
+  return plan;
+}
+
+}  // namespace gpipe::experiments

@@ -1,0 +1,18 @@
+// plan_speed: what the program of a speed table does: its rows measured and simulated.
+#ifndef GPIPE_EXPERIMENTS_ROWS_PLAN_SPEED_H_
+#define GPIPE_EXPERIMENTS_ROWS_PLAN_SPEED_H_
+
+#include "experiments/frame/program.h"
+#include "experiments/rows/speed_experiment.h"
+
+namespace gpipe::experiments {
+
+// For run_program(), after it has read the command line. Without --ways, rows are measured and
+// simulated; with --chunks or --balance, which simulated rows do not heed, they are only measured.
+//
+// Throws std::invalid_argument or c10::ValueError for wrong usage.
+Plan plan_speed(const SpeedExperiment& experiment);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_ROWS_PLAN_SPEED_H_

@@ -1,0 +1,99 @@
+#include "experiments/rows/plan_speed.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+
+namespace gpipe::experiments {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+SpeedExperiment tiny() {
+  SpeedExperiment experiment;
+  experiment.name = "tiny_speed";
+  experiment.edition = "2019-06";
+  experiment.table.title = "Tiny";
+  experiment.variants = {{"baseline", 4}, {"pipeline-2", 4, 2, {1, 1}}};
+  experiment.samples = 8;
+  experiment.remarks = {"Published: somewhere."};
+  experiment.network = [](Scale) -> SpeedNetwork {
+    models::NamedModel model;
+    model.row = {6};
+    model.make = [] {
+      return torch::nn::Sequential(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    };
+    return {"Tiny", model};
+  };
+  experiment.smoke = experiment.small = {/*samples=*/8, 1, /*micro_batch=*/2, /*most_chunks=*/2};
+  experiment.reference = "baseline";
+  experiment.reference_throughput = 100;
+  return experiment;
+}
+
+void set(const char* flag, const std::string& value) {
+  std::string error;
+  ASSERT_TRUE(absl::FindCommandLineFlag(flag)->ParseFrom(value, &error)) << error;
+}
+
+class PlanSpeedTest : public ::testing::Test {
+ protected:
+  const absl::FlagSaver saver_;
+};
+
+TEST_F(PlanSpeedTest, EveryVariantIsMeasuredAndSimulated) {
+  const Plan plan = plan_speed(tiny());
+  EXPECT_EQ(plan.name, "tiny_speed");
+  EXPECT_EQ(plan.edition, "2019-06");
+  std::vector<std::string> rows;
+  for (const Variant& variant : plan.variants) {
+    EXPECT_EQ(variant.refusal, "");
+    rows.push_back(variant.name + " " + to_text(variant.way));
+  }
+  EXPECT_THAT(rows, ElementsAre("baseline measured", "baseline simulated", "pipeline-2 measured",
+                                "pipeline-2 simulated"));
+  EXPECT_THAT(plan.remarks, ElementsAre("Published: somewhere.", HasSubstr("--scale=smoke"),
+                                        HasSubstr("Simulated: ")));
+}
+
+TEST_F(PlanSpeedTest, OnlyTheWaysThatAreAsked) {
+  set("ways", "simulated");
+  const Plan plan = plan_speed(tiny());
+  ASSERT_EQ(plan.variants.size(), 2);
+  EXPECT_EQ(plan.variants[0].way, Origin::kSimulated);
+  EXPECT_EQ(plan.remarks.size(), 2);
+  set("chunks", "2");
+  EXPECT_THAT([] { plan_speed(tiny()); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is for measured rows")));
+}
+
+TEST_F(PlanSpeedTest, ABalanceOfOnesOwnIsMeasuredOnly) {
+  set("balance", "1,1");
+  const Plan plan = plan_speed(tiny());
+  ASSERT_EQ(plan.variants.size(), 2);
+  EXPECT_EQ(plan.variants[1].way, Origin::kMeasured);
+  set("ways", "measured,simulated");
+  EXPECT_EQ(plan_speed(tiny()).variants.size(), 4);
+  set("ways", "");
+  set("balance", "2,2");
+  EXPECT_THAT([] { plan_speed(tiny()); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("sums up to 4")));
+}
+
+TEST_F(PlanSpeedTest, LinksThatCannotBeAreRefused) {
+  set("link_latency", "-1");
+  EXPECT_THAT(
+      [] { plan_speed(tiny()); },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("--link_latency=-1: give a number from 0")));
+}
+
+}  // namespace
+}  // namespace gpipe::experiments

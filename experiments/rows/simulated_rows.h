@@ -1,0 +1,41 @@
+// SimulatedRows: the rows of a speed table by simulation, at full size.
+#ifndef GPIPE_EXPERIMENTS_ROWS_SIMULATED_ROWS_H_
+#define GPIPE_EXPERIMENTS_ROWS_SIMULATED_ROWS_H_
+
+#include <memory>
+#include <string>
+
+#include "experiments/frame/program.h"
+#include "experiments/rows/simulation_flags.h"
+#include "experiments/rows/speed_experiment.h"
+
+namespace gpipe::experiments {
+
+// The published settings of each variant, fill-drain among them, whatever the other flags say.
+//
+// The layers' times are those of the profile; times for other sizes of a micro-batch are taken as
+// proportional. Without one they are counted (nominal_costs()) for a Tesla P40, the published
+// device, and multiplied by the one factor that gives the experiment's reference its published
+// throughput.
+//
+// Thread-safety: none.
+class SimulatedRows {
+ public:
+  // Reads the profile. Throws std::invalid_argument if it cannot be read or is of another network.
+  SimulatedRows(const SpeedExperiment& experiment, const SimulationSettings& settings);
+
+  // What holds for all rows, for the lines below the table.
+  std::string remark() const;
+
+  // Throws std::invalid_argument for an unknown variant. The result may be called after this object
+  // is gone.
+  RunVariant row(const std::string& variant) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_ROWS_SIMULATED_ROWS_H_

@@ -1,0 +1,133 @@
+#include "experiments/rows/speed_run.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "experiments/frame/other_load.h"
+#include "experiments/frame/statistics.h"
+#include "experiments/frame/stopwatch.h"
+#include "experiments/frame/trace.h"
+#include "gpipe/timeline/time_split.h"
+#include "gpipe/timeline/timeline.h"
+
+namespace gpipe::experiments {
+namespace {
+
+enum class Recorded { kNothing, kLastWholeStep, kWholeSteps };
+
+// Runs one epoch. Returns the seconds it took, or nothing if the user stopped it.
+std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer,
+                            const at::Tensor& input, const at::Tensor& target,
+                            const std::string& label, int64_t samples, Timeline& timeline,
+                            Recorded recorded, const RunContext& context) {
+  std::optional<command::Progress> bar;
+  if (context.progress != nullptr) {
+    bar.emplace(*context.progress, label, samples, context.progress_options);
+  }
+  const Stopwatch stopwatch(trainer.input_device());
+  const int64_t batch = input.size(0);
+  for (int64_t done = 0; done < samples;) {
+    const int64_t rows = std::min(batch, samples - done);
+    const bool last = samples < done + 2 * batch;
+    const bool record = rows == batch && (recorded == Recorded::kWholeSteps ||
+                                          (recorded == Recorded::kLastWholeStep && last));
+    trainer.observe(record ? timeline.observer() : Observer());
+    trainer.step(input.narrow(0, 0, rows), target.narrow(0, 0, rows));
+    optimizer.step();
+    done += rows;
+    if (bar) bar->update(done);
+    if (context.interrupted && context.interrupted()) return std::nullopt;
+  }
+  return stopwatch.seconds();
+}
+
+// Epochs that differ by more were disturbed: a reader of their mean must know.
+constexpr double kNotableRange = 1.25;
+
+// `key` of the epochs that averages are of: those of each round after its first `skip`; where none
+// remains, of all.
+std::vector<double> counted(const Json& epochs, const char* key, std::size_t of_a_round,
+                            std::size_t skip) {
+  std::vector<double> values, all;
+  for (std::size_t k = 0; k < epochs.size(); ++k) {
+    all.push_back(epochs[k][key].get<double>());
+    if (k % of_a_round >= skip) values.push_back(all.back());
+  }
+  return values.empty() ? all : values;
+}
+
+}  // namespace
+
+void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
+               const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
+               Outcome& outcome) {
+  if (options.samples < 1 || input.size(0) < 1) {
+    throw std::invalid_argument(options.title + ": an epoch without a sample has no speed");
+  }
+  const std::string what = outcome.note;
+  const auto skip = static_cast<std::size_t>(std::max<int64_t>(options.skip_epochs, 0));
+  const auto of_a_round = static_cast<std::size_t>(options.epochs);
+  const bool last_round = context.round == context.rounds;
+  const std::string of_rounds =
+      context.rounds == 1 ? "" : absl::StrFormat(" of round %d/%d", context.round, context.rounds);
+  Timeline timeline;
+  std::optional<OtherLoad> load;  // while what counts was measured
+  trainer.module().train();
+  for (int64_t number = 1; number <= options.epochs; ++number) {
+    const bool counts = number > options.skip_epochs || number == options.epochs;
+    if (counts && !load && trainer.input_device().is_cpu()) load.emplace();
+    const Recorded recorded = options.utilization && counts ? Recorded::kWholeSteps
+                              : !options.trace.empty() && last_round && number == options.epochs
+                                  ? Recorded::kLastWholeStep
+                                  : Recorded::kNothing;
+    const std::optional<double> taken =
+        epoch(trainer, optimizer, input, target,
+              absl::StrFormat("%s %d/%d%s", options.title, number, options.epochs, of_rounds),
+              options.samples, timeline, recorded, context);
+    if (!taken) {
+      outcome.origin = Origin::kInterrupted;
+      outcome.note = absl::StrFormat("stopped after epoch %d of %d%s; %s", number - 1,
+                                     options.epochs, of_rounds, what);
+      return;
+    }
+    const double throughput = static_cast<double>(options.samples) / *taken;
+    outcome.epochs.push_back({{"seconds", *taken}, {"throughput", throughput}});
+    if (context.rounds > 1) outcome.epochs.back()["round"] = context.round;
+    outcome.figures["throughput"] = mean(counted(outcome.epochs, "throughput", of_a_round, skip));
+    if (context.out != nullptr) {
+      *context.out << absl::StrFormat("%d/%d epoch%s | %.3f samples/sec, %.3f sec/epoch\n", number,
+                                      options.epochs, of_rounds, throughput, *taken)
+                   << std::flush;
+    }
+  }
+  outcome.origin = Origin::kMeasured;
+  const std::vector<double> throughputs = counted(outcome.epochs, "throughput", of_a_round, skip);
+  if (const double range = range_after(throughputs, 0); last_round && range >= kNotableRange) {
+    outcome.note += absl::StrFormat(
+        "; its epochs differed by a factor of %.1f: other work disturbed it", range);
+  }
+  if (load) note_other_load(*load, outcome);
+  trainer.observe(nullptr);
+  if (options.utilization) {
+    const TimeSplit split = split_time(timeline.steps(), trainer.routes());
+    if (split.steps > 0) outcome.figures["utilization"] = 100 * split.utilization();
+  }
+  if (!options.trace.empty() && last_round) {
+    write_trace(options.trace, options.title, timeline, trainer.routes(), context.out);
+  }
+  if (context.out == nullptr || !last_round) return;
+  const std::size_t first = skip < of_a_round ? skip + 1 : 1;
+  *context.out << absl::StrFormat(
+                      "%s, %d-%d epochs%s | %.3f samples/sec, %.3f sec/epoch (average)\n",
+                      options.title, first, of_a_round,
+                      context.rounds == 1 ? "" : absl::StrFormat(" of %d rounds", context.rounds),
+                      mean(throughputs), mean(counted(outcome.epochs, "seconds", of_a_round, skip)))
+               << std::flush;
+}
+
+}  // namespace gpipe::experiments

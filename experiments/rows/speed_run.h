@@ -1,0 +1,42 @@
+// run_speed: the speed experiments' procedure: whole training steps on one mini-batch that is made
+// once.
+#ifndef GPIPE_EXPERIMENTS_ROWS_SPEED_RUN_H_
+#define GPIPE_EXPERIMENTS_ROWS_SPEED_RUN_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <string>
+
+#include "experiments/frame/program.h"
+#include "experiments/frame/report.h"
+#include "experiments/frame/trainer.h"
+
+namespace gpipe::experiments {
+
+struct SpeedOptions {
+  std::string title;
+  int64_t samples = 0;      // of an epoch
+  int64_t epochs = 1;       // of a round
+  int64_t skip_epochs = 1;  // of each round, left out of the averages, if others remain
+  // Whether to have "utilization": the mean share of a whole step, in percent, in which the workers
+  // of a pipeline are in actions. Of the epochs that count.
+  bool utilization = false;
+  std::string trace;  // file for the timeline of a pipeline's last whole step; empty: none
+};
+
+// Trains for some epochs on the same `input` [batch, ...] and `target`. An epoch has samples /
+// batch steps and a shorter one for the rest; its time is taken between two synchronizations of the
+// input's device (torchgpipe's procedure, benchmarks/*-speed). After each epoch it puts
+// "throughput" (samples per second; the mean over the epochs, those of earlier rounds too) and the
+// epochs themselves into the outcome, with kMeasured or, if the user stopped it, kInterrupted (then
+// there is no trace). The trace is of the last round. Throws what the trainer throws, and
+// std::invalid_argument for fewer samples than a step takes.
+void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::Tensor& input,
+               const at::Tensor& target, const SpeedOptions& options, const RunContext& context,
+               Outcome& outcome);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_ROWS_SPEED_RUN_H_

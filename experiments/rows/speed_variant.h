@@ -1,0 +1,48 @@
+// SpeedVariant: a run of a published speed table, and the steps that an epoch of it has.
+#ifndef GPIPE_EXPERIMENTS_ROWS_SPEED_VARIANT_H_
+#define GPIPE_EXPERIMENTS_ROWS_SPEED_VARIANT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/frame/variants.h"
+#include "gpipe/checkpoint.h"
+
+namespace gpipe::experiments {
+
+// As published.
+struct SpeedVariant {
+  std::string name;
+  int64_t batch_size = 0;
+  int64_t chunks = 1;
+  std::vector<int64_t> balance = {};  // empty: the plain network
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+};
+
+// For make_variants().
+std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
+// Throws std::invalid_argument for an unknown name.
+const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,
+                                 const std::string& name);
+
+// Steps of an epoch that are alike.
+struct EpochSteps {
+  int64_t times = 0;
+  std::vector<int64_t> micro_batches;  // the rows of each
+  Checkpoint checkpoint = Checkpoint::kNever;
+};
+
+// The steps of an epoch of `samples`: whole mini-batches, then a shorter one for the rest, each cut
+// as torchgpipe does (Tensor::chunk). The plain network runs a mini-batch as a whole.
+//
+// The mode is that of torchgpipe, which checkpoints micro-batch i if i < chunks - 1: where a
+// mini-batch gives fewer micro-batches than chunks, kExceptLast checkpoints all of them, and with
+// one chunk none.
+//
+// Throws std::invalid_argument for counts below 1.
+std::vector<EpochSteps> steps_of_epoch(const SpeedVariant& variant, int64_t samples);
+
+}  // namespace gpipe::experiments
+
+#endif  // GPIPE_EXPERIMENTS_ROWS_SPEED_VARIANT_H_
