@@ -51,7 +51,7 @@ ROOT = HERE.parent.parent
 FOLDERS = ("balance", "diagnose", "gpipe/internal", "gpipe/runtime", "interception", "meta", "skip")
 # Headers for tests only.
 NOT_MUTATED = ("skip/testing.h",)
-TESTS = ("//balance:all + //diagnose:all + //gpipe:all + //gpipe/internal/... + //gpipe/runtime:all + "
+TESTS = ("//balance/... + //diagnose:all + //gpipe:all + //gpipe/internal/... + //gpipe/runtime:all + "
          "//gpipe/tests/... + //interception:all + //meta:all + //skip:all")
 # They take minutes, or are about the machine rather than the code.
 SLOW_TESTS = ("//gpipe/tests/exactness:golden_test", "//diagnose:diagnose_test")

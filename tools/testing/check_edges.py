@@ -2,8 +2,8 @@
 """Public functions of gpipe/schedule and balance without a row in the package's edge_test.cc.
 
 Public are the headers of targets that are visible to all, of what those without headers are made
-of, and what these headers include of their package; a function is what a header declares at the start of a line, or as a static member, but for
-those in a namespace `internal`.
+of, and what these headers include of their package and its rooms; a function is what a header declares at the start of
+a line, or as a static member, but for those in a namespace `internal`.
 
   tools/testing/check_edges.py    prints them, and fails if there are some
 """
@@ -47,7 +47,7 @@ def public_headers(package):
     while new:
         found |= new
         texts = " ".join(pathlib.Path(package, header).read_text() for header in new)
-        new = set(re.findall(rf'#include "{package}/([^"/]*)"', texts)) - found
+        new = set(re.findall(rf'#include "{package}/([^"]*)"', texts)) - found
     return sorted(found)
 
 
