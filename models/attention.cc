@@ -12,11 +12,13 @@ namespace gpipe::models::internal {
 namespace {
 
 // Which keys (columns) a query (row) must not see: (T, T), or (N, 1, T, T).
-at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, c10::Device device) {
-  at::Tensor later =
-      at::ones({tokens, tokens}, at::TensorOptions(at::kBool).device(device)).triu(1);
-  if (!documents.defined()) return later;
-  return later.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
+at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, int64_t window,
+                        c10::Device device) {
+  const at::Tensor all = at::ones({tokens, tokens}, at::TensorOptions(at::kBool).device(device));
+  at::Tensor hidden = all.triu(1);
+  if (window > 0 && window < tokens) hidden = hidden.logical_or(all.tril(-window));
+  if (!documents.defined()) return hidden;
+  return hidden.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
 }
 
 // With a mask of the pairs that are hidden; undefined: each token sees those up to it.
@@ -24,10 +26,12 @@ at::Tensor fused_attention(const at::Tensor& queries, const at::Tensor& keys,
                            const at::Tensor& values, const at::Tensor& hidden,
                            const AttentionOptions& options) {
   const bool grouped = queries.size(1) != keys.size(1);
+  const std::optional<double> scale =
+      options.scale > 0 ? std::optional<double>(options.scale) : std::nullopt;
   const std::optional<at::Tensor> seen =
       hidden.defined() ? std::optional<at::Tensor>(hidden.logical_not()) : std::nullopt;
   return at::scaled_dot_product_attention(queries, keys, values, seen, options.dropout,
-                                          /*is_causal=*/!seen, std::nullopt, grouped);
+                                          /*is_causal=*/!seen, scale, grouped);
 }
 
 at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& keys,
@@ -41,7 +45,8 @@ at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& ke
       at::matmul(queries.reshape({rows, kv_heads, group * tokens, size}), keys.transpose(2, 3));
   if (group > 1) hidden = at::cat(std::vector<at::Tensor>(group, hidden), -2);
   // In place, for this is the largest tensor of a layer; not on a view of it, which would copy it.
-  weights.mul_(1 / std::sqrt(static_cast<double>(size)));
+  weights.mul_(options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(size)));
+  if (options.soft_cap > 0) weights = weights.div_(options.soft_cap).tanh_() * options.soft_cap;
   weights.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   weights = options.float32_softmax ? weights.softmax(-1, at::kFloat).to(queries.scalar_type())
                                     : weights.softmax(-1);
@@ -54,19 +59,26 @@ at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& ke
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const at::Tensor& documents,
                             const AttentionOptions& options) {
-  if (options.fused && !documents.defined()) {
+  const bool all = options.window == 0 || options.window >= queries.size(2);
+  if (options.fused && !documents.defined() && all) {
     return fused_attention(queries, keys, values, {}, options);
   }
-  const at::Tensor hidden = hidden_pairs(queries.size(2), documents, queries.device());
+  const at::Tensor hidden =
+      hidden_pairs(queries.size(2), documents, options.window, queries.device());
   return options.fused ? fused_attention(queries, keys, values, hidden, options)
                        : written_out_attention(queries, keys, values, hidden, options);
 }
 
-at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
-                           const at::Tensor& keys, const at::Tensor& values,
-                           const AttentionOptions& options) {
-  const at::Tensor hidden =
-      at::arange(keys.size(2), places.options()).gt(places.unsqueeze(2)).unsqueeze(1);
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
+                           const at::Tensor& queries, const at::Tensor& keys,
+                           const at::Tensor& values, const AttentionOptions& options) {
+  // (N, T, S)
+  const at::Tensor own = places.unsqueeze(2),
+                   theirs = key_places.dim() == 2 ? key_places.unsqueeze(1) : key_places;
+  at::Tensor hidden = theirs.gt(own);
+  if (key_places.dim() == 2) hidden = hidden.logical_or(theirs.lt(0));
+  if (options.window > 0) hidden = hidden.logical_or(theirs.le(own - options.window));
+  hidden = hidden.unsqueeze(1);
   return options.fused ? fused_attention(queries, keys, values, hidden, options)
                        : written_out_attention(queries, keys, values, hidden, options);
 }
@@ -81,21 +93,9 @@ at::Tensor positions_in(const at::Tensor& documents) {
   return places - std::get<0>(starts.cummax(1));
 }
 
-Rotation rotation(const at::Tensor& positions, int64_t head_size, double theta,
-                  at::ScalarType type) {
-  const at::Tensor exponents =
-      at::arange(0, head_size, 2, positions.options().dtype(at::kFloat)) / head_size;
-  const at::Tensor half =
-      positions.unsqueeze(-1).to(at::kFloat) * at::pow(theta, exponents).reciprocal();
-  at::Tensor angles = at::cat({half, half}, -1);
-  if (positions.dim() == 2) angles = angles.unsqueeze(1);
-  return {angles.cos().to(type), angles.sin().to(type)};
-}
-
-at::Tensor rotate(const at::Tensor& heads, const Rotation& rotation) {
-  const std::vector<at::Tensor> halves = heads.chunk(2, -1);
-  const at::Tensor turned = at::cat({-halves[1], halves[0]}, -1);
-  return heads * rotation.cosines + turned * rotation.sines;
+at::Tensor lengths_in(const at::Tensor& documents) {
+  // A place, that counted from the end, and the token itself.
+  return positions_in(documents) + positions_in(documents.flip(1)).flip(1) + 1;
 }
 
 }  // namespace gpipe::models::internal

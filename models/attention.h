@@ -1,5 +1,5 @@
 // causal_attention: each token's mean over the values of the tokens up to it, weighted by how its
-// query fits their keys; rotary positions.
+// query fits their keys.
 #ifndef MODELS_ATTENTION_H_
 #define MODELS_ATTENTION_H_
 
@@ -13,6 +13,9 @@ struct AttentionOptions {
   double dropout = 0;            // of the weights; 0 in evaluation
   bool float32_softmax = false;  // whatever the type of the queries
   bool fused = false;            // by LibTorch's scaled_dot_product_attention
+  double scale = 0;              // of the products; 0: 1 / sqrt(D)
+  double soft_cap = 0;           // they become cap * tanh(product / cap); 0: none. Not if `fused`
+  int64_t window = 0;            // a token sees itself and the window - 1 before it; 0: all
 };
 
 // Queries (N, heads, T, D), keys and values (N, kv_heads, T, D) -> (N, heads, T, D). Heads k *
@@ -25,27 +28,18 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const AttentionOptions& options);
 
 // The same for tokens behind others: queries (N, heads, T, D) of tokens at `places`, (N, T), and
-// keys and values (N, kv_heads, S, D) of the places 0 to S - 1, of which a token sees those up to
-// its own.
-at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
-                           const at::Tensor& keys, const at::Tensor& values,
-                           const AttentionOptions& options);
+// keys and values (N, kv_heads, S, D) of tokens at `key_places`, (S) or (N, S), of which a token
+// sees those up to its own. None is at a place below 0.
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
+                           const at::Tensor& queries, const at::Tensor& keys,
+                           const at::Tensor& values, const AttentionOptions& options);
 
 // The place of each token in its document, (N, T), for documents that lie one behind another: 0 at
 // the first token of a row and wherever the number changes.
 at::Tensor positions_in(const at::Tensor& documents);
 
-// The angles' cosines and sines, (T, D), or (N, 1, T, D) for positions (N, T), computed in float32
-// and given in `type`. The first half of a head is rotated with the second: columns i and i + D / 2
-// have the wavelength 2 pi theta^(2 i / D) (Su et al., "RoFormer", 2021).
-struct Rotation {
-  at::Tensor cosines, sines;
-};
-Rotation rotation(const at::Tensor& positions, int64_t head_size, double theta,
-                  at::ScalarType type);
-
-// (N, heads, T, D) -> the same, each head's halves rotated.
-at::Tensor rotate(const at::Tensor& heads, const Rotation& rotation);
+// How many tokens the document of each has, (N, T), for documents that lie one behind another.
+at::Tensor lengths_in(const at::Tensor& documents);
 
 }  // namespace gpipe::models::internal
 

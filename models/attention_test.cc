@@ -17,7 +17,7 @@ at::Tensor numbers(at::IntArrayRef shape) { return at::randn(shape, at::kDouble)
 
 // The definition, one token after another.
 at::Tensor by_hand(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
-                   const at::Tensor& documents) {
+                   const at::Tensor& documents, const AttentionOptions& options = {}) {
   at::Tensor result = at::zeros_like(queries);
   const int64_t group = queries.size(1) / keys.size(1);
   for (int64_t n = 0; n < queries.size(0); ++n) {
@@ -26,9 +26,14 @@ at::Tensor by_hand(const at::Tensor& queries, const at::Tensor& keys, const at::
         double sum = 0;
         for (int64_t s = 0; s <= t; ++s) {
           if (documents.defined() && !documents[n][s].equal(documents[n][t])) continue;
-          const double weight =
-              std::exp(queries[n][h][t].dot(keys[n][h / group][s]).item<double>() /
-                       std::sqrt(static_cast<double>(queries.size(3))));
+          if (options.window > 0 && s <= t - options.window) continue;
+          double product = queries[n][h][t].dot(keys[n][h / group][s]).item<double>();
+          product *= options.scale > 0 ? options.scale
+                                       : 1 / std::sqrt(static_cast<double>(queries.size(3)));
+          if (options.soft_cap > 0) {
+            product = options.soft_cap * std::tanh(product / options.soft_cap);
+          }
+          const double weight = std::exp(product);
           sum += weight;
           result[n][h][t] += weight * values[n][h / group][s];
         }
@@ -64,6 +69,41 @@ TEST(CausalAttention, IsTheWeightedMeanOfTheValuesSoFar) {
   }
 }
 
+TEST(CausalAttention, KnowsScalesCapsAndWindows) {
+  const at::Tensor documents = at::tensor({7, 7, 3, 3, 3, 1, 1, 1, 1, 7}, at::kLong).view({2, 5});
+  const at::Tensor queries = numbers({2, 6, 5, 4}), keys = numbers({2, 3, 5, 4}),
+                   values = numbers({2, 3, 5, 4});
+  for (const int64_t window : {0, 1, 2, 4, 5, 9}) {
+    for (const double soft_cap : {0.0, 1.5}) {
+      for (const bool by_libtorch : {false, true}) {
+        if (by_libtorch && soft_cap > 0) continue;
+        AttentionOptions options = fused(by_libtorch);
+        options.window = window;
+        options.soft_cap = soft_cap;
+        options.scale = 0.7;
+        for (const at::Tensor& one_of : {at::Tensor(), documents}) {
+          const at::Tensor want = by_hand(queries, keys, values, one_of, options);
+          const at::Tensor have = causal_attention(queries, keys, values, one_of, options);
+          EXPECT_LT((have - want).abs().max().item<double>(), 1e-13) << window;
+        }
+        // The last two tokens, of all keys or of those that they see, after places without any.
+        const at::Tensor want = by_hand(queries, keys, values, {}, options).narrow(2, 3, 2);
+        const at::Tensor places = at::arange(3, 5).expand({2, 2}), last = queries.narrow(2, 3, 2);
+        EXPECT_LT((attention_up_to(places, at::arange(5), last, keys, values, options) - want)
+                      .abs()
+                      .max()
+                      .item<double>(),
+                  1e-13);
+        const at::Tensor nothing = at::full({2, 3, 2, 4}, 7.0, at::kDouble);
+        const at::Tensor have =
+            attention_up_to(places, at::arange(-2, 5).expand({2, 7}), last,
+                            at::cat({nothing, keys}, 2), at::cat({nothing, values}, 2), options);
+        EXPECT_LT((have - want).abs().max().item<double>(), 1e-13) << window;
+      }
+    }
+  }
+}
+
 TEST(AttentionUpTo, IsThatOfTheLastTokens) {
   for (const int64_t kv_heads : {6, 3, 1}) {
     const at::Tensor queries = numbers({2, 6, 5, 4}), keys = numbers({2, kv_heads, 5, 4}),
@@ -78,8 +118,8 @@ TEST(AttentionUpTo, IsThatOfTheLastTokens) {
         places.push_back(at::arange(begins[row], begins[row] + 2));
         of_those.push_back(want[row].narrow(1, begins[row], 2));
       }
-      const at::Tensor have =
-          attention_up_to(at::stack(places), at::stack(some), keys, values, fused(by_libtorch));
+      const at::Tensor have = attention_up_to(at::stack(places), at::arange(5), at::stack(some),
+                                              keys, values, fused(by_libtorch));
       EXPECT_LT((have - at::stack(of_those)).abs().max().item<double>(), 1e-13);
     }
   }
@@ -149,34 +189,12 @@ TEST(Positions, StartAgainWithEachDocument) {
   EXPECT_EQ(positions_in(documents.slice(1, 0, 0)).sizes(), (at::IntArrayRef{3, 0}));
 }
 
-TEST(Rotation, TurnsPairsOfHalves) {
-  const int64_t size = 6;
-  const double theta = 50;
-  const at::Tensor heads = numbers({1, 2, 4, size});
-  const at::Tensor turned = rotate(heads, rotation(at::arange(4), size, theta, at::kDouble));
-  for (int64_t t = 0; t < 4; ++t) {
-    for (int64_t i = 0; i < size / 2; ++i) {
-      const double angle = t / std::pow(theta, 2.0 * i / size);
-      const at::Tensor x = heads.select(2, t).select(2, i), y = heads.select(2, t).select(2, i + 3);
-      const at::Tensor want = x * std::cos(angle) - y * std::sin(angle),
-                       also = y * std::cos(angle) + x * std::sin(angle);
-      // The angles are computed in float32.
-      EXPECT_LT((turned.select(2, t).select(2, i) - want).abs().max().item<double>(), 2e-6);
-      EXPECT_LT((turned.select(2, t).select(2, i + 3) - also).abs().max().item<double>(), 2e-6);
-    }
-  }
-}
-
-TEST(Rotation, ProductsDependOnDistancesAlone) {
-  const at::Tensor query = numbers({1, 1, 1, 8}), key = numbers({1, 1, 1, 8});
-  const auto product = [&](int64_t place, int64_t other) {
-    const auto turned = [](const at::Tensor& x, int64_t position) {
-      return rotate(x, rotation(at::full({1, 1}, position, at::kLong), 8, 10000, at::kDouble));
-    };
-    return (turned(query, place) * turned(key, other)).sum().item<double>();
-  };
-  EXPECT_NEAR(product(9, 2), product(17, 10), 1e-5);  // angles in float32
-  EXPECT_GT(std::abs(product(9, 2) - product(9, 4)), 1e-3);
+TEST(Lengths, AreThoseOfTheDocuments) {
+  const at::Tensor documents =
+      at::tensor({5, 5, 5, 5, 5, 0, 1, 1, 2, 1, 4, 4, 3, 3, 3}, at::kLong).view({3, 5});
+  const at::Tensor want =
+      at::tensor({5, 5, 5, 5, 5, 1, 2, 2, 1, 1, 2, 2, 3, 3, 3}, at::kLong).view({3, 5});
+  EXPECT_THAT(lengths_in(documents), EqualsBitwise(want));
 }
 
 }  // namespace

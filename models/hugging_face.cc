@@ -20,8 +20,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "command/files.h"
+#include "meta/meta_scope.h"
+#include "models/families.h"
+#include "models/transformer.h"
 #include "safetensors/safetensors.h"
 
 namespace gpipe::models {
@@ -33,7 +38,11 @@ using Json = nlohmann::json;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kFile = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr const char* kGpt2Prefix = "transformer.";
+constexpr const char* kHead = "lm_head.weight";
+
+using internal::Family;
+using internal::WeightName;
+using internal::WeightPart;
 
 // One of a file's tensors as a part of a parameter.
 struct Part {
@@ -41,105 +50,100 @@ struct Part {
   at::Tensor values;  // a view of the parameter, of the file's shape
 };
 
-// The model's parameters by the names that it gives them.
+// The parameters of a module of these options, by the names that transformer() gives them.
 class Parameters {
  public:
-  explicit Parameters(const torch::nn::Module& model) {
-    for (const auto& parameter : model.named_parameters()) {
-      left_.emplace(parameter.key(), parameter.value());
+  Parameters(const TransformerOptions& options, const torch::nn::Module& model) {
+    const auto have = model.named_parameters();
+    const torch::nn::Sequential wanted = [&] {
+      const MetaScope meta;
+      return transformer(options);
+    }();
+    for (const auto& parameter : wanted->named_parameters()) {
+      const at::Tensor* const found = have.find(parameter.key());
+      TORCH_CHECK_VALUE(found != nullptr, "the module has no parameter '", parameter.key(),
+                        "'; it must be what transformer() makes of the options, or a pipeline of "
+                        "it");
+      TORCH_CHECK_VALUE(found->sizes() == parameter.value().sizes(), "the module's parameter '",
+                        parameter.key(), "' is ", found->sizes(), ", that of the options ",
+                        parameter.value().sizes());
+      values_.emplace(parameter.key(), found->detach());
     }
+    for (const auto& parameter : have) {
+      TORCH_CHECK_VALUE(values_.count(parameter.key()) > 0, "the module has the parameter '",
+                        parameter.key(), "', a transformer of the options has none such");
+    }
+    left_ = values_;
   }
-  // Of the shape that the options ask for.
-  at::Tensor take(const std::string& name, at::IntArrayRef shape) {
-    const auto found = left_.find(name);
-    TORCH_CHECK_VALUE(found != left_.end(), "the module has no parameter '", name,
-                      "'; it must be what transformer() makes of the options, or a pipeline of it");
-    const at::Tensor parameter = found->second;
-    TORCH_CHECK_VALUE(parameter.sizes() == shape, "the module's parameter '", name, "' is ",
-                      parameter.sizes(), ", that of the options ", shape);
-    left_.erase(found);
-    return parameter.detach();
+
+  // Undefined if there is none.
+  at::Tensor take(const std::string& name) {
+    left_.erase(name);
+    const auto found = values_.find(name);
+    return found == values_.end() ? at::Tensor() : found->second;
   }
-  void check_all_taken() const {
-    TORCH_CHECK_VALUE(left_.empty(), "the module has the parameter '", left_.begin()->first,
-                      "', a transformer of the options has none such");
+  void check_all_taken(const Family& family) const {
+    TORCH_CHECK_VALUE(left_.empty(), "files of a '", family.model_type,
+                      "' have no name for the parameter '", left_.begin()->first,
+                      "'; set the family of the options to one that has such layers");
   }
 
  private:
-  std::map<std::string, at::Tensor> left_;
+  std::map<std::string, at::Tensor> values_, left_;
 };
 
-// GPT-2's file has each matrix with its inputs first.
-void add_gpt2(const TransformerOptions& options, Parameters& parameters, std::vector<Part>* parts) {
-  const int64_t e = options.hidden_size(), f = options.mlp_size();
-  const auto add = [&](const std::string& theirs, const std::string& ours, at::IntArrayRef shape,
-                       bool transposed = false) {
-    const at::Tensor values = parameters.take(ours, shape);
-    parts->push_back({kGpt2Prefix + theirs, transposed ? values.t() : values});
-  };
-  const auto add_norm = [&](const std::string& theirs, const std::string& ours) {
-    add(theirs + ".weight", ours + ".weight", {e});
-    add(theirs + ".bias", ours + ".bias", {e});
-  };
-  const auto add_linear = [&](const std::string& theirs, const std::string& ours, int64_t in,
-                              int64_t out) {
-    add(theirs + ".weight", ours + ".weight", {out, in}, true);
-    add(theirs + ".bias", ours + ".bias", {out});
-  };
-  add("wte.weight", "embedding.tokens.weight", {options.vocab_size(), e});
-  add("wpe.weight", "embedding.positions.weight", {options.max_positions(), e});
-  for (int64_t block = 0; block < options.num_layers(); ++block) {
-    const std::string theirs = "h." + std::to_string(block) + ".";
-    const std::string ours = "block" + std::to_string(block);
-    add_norm(theirs + "ln_1", ours + "_attention.norm");
-    add_linear(theirs + "attn.c_attn", ours + "_attention.qkv", e, 3 * e);
-    add_linear(theirs + "attn.c_proj", ours + "_attention.output", e, e);
-    add_norm(theirs + "ln_2", ours + "_mlp.norm");
-    add_linear(theirs + "mlp.c_fc", ours + "_mlp.up", e, f);
-    add_linear(theirs + "mlp.c_proj", ours + "_mlp.down", f, e);
-  }
-  add_norm("ln_f", "norm");
-}
-
-// Llama's has queries, keys and values apart.
-void add_llama(const TransformerOptions& options, Parameters& parameters,
-               std::vector<Part>* parts) {
-  const int64_t e = options.hidden_size(), f = options.mlp_size();
+at::Tensor part_of(const at::Tensor& parameter, WeightPart part,
+                   const TransformerOptions& options) {
   const int64_t queries = options.num_heads() * options.size_of_head(),
                 keys = options.kv_heads() * options.size_of_head();
-  const auto add = [&](const std::string& theirs, const std::string& ours, at::IntArrayRef shape) {
-    parts->push_back({"model." + theirs, parameters.take(ours, shape)});
-  };
-  add("embed_tokens.weight", "embedding.tokens.weight", {options.vocab_size(), e});
-  for (int64_t block = 0; block < options.num_layers(); ++block) {
-    const std::string theirs = "layers." + std::to_string(block) + ".";
-    const std::string ours = "block" + std::to_string(block);
-    const at::Tensor qkv = parameters.take(ours + "_attention.qkv.weight", {queries + 2 * keys, e});
-    const std::string attention = "model." + theirs + "self_attn.";
-    parts->push_back({attention + "q_proj.weight", qkv.slice(0, 0, queries)});
-    parts->push_back({attention + "k_proj.weight", qkv.slice(0, queries, queries + keys)});
-    parts->push_back({attention + "v_proj.weight", qkv.slice(0, queries + keys)});
-    add(theirs + "self_attn.o_proj.weight", ours + "_attention.output.weight", {e, queries});
-    add(theirs + "mlp.gate_proj.weight", ours + "_mlp.gate.weight", {f, e});
-    add(theirs + "mlp.up_proj.weight", ours + "_mlp.up.weight", {f, e});
-    add(theirs + "mlp.down_proj.weight", ours + "_mlp.down.weight", {e, f});
-    add(theirs + "input_layernorm.weight", ours + "_attention.norm.weight", {e});
-    add(theirs + "post_attention_layernorm.weight", ours + "_mlp.norm.weight", {e});
+  switch (part) {
+    case WeightPart::kAll:
+      return parameter;
+    case WeightPart::kTransposed:
+      return parameter.t();  // the same for a bias
+    case WeightPart::kQueries:
+      return parameter.slice(0, 0, queries);
+    case WeightPart::kKeys:
+      return parameter.slice(0, queries, queries + keys);
+    case WeightPart::kValues:
+      return parameter.slice(0, queries + keys);
   }
-  add("norm.weight", "norm.weight", {e});
+  return {};
+}
+
+const Family& checked_family(const TransformerOptions& options) {
+  const Family* const family = internal::family_of(options.family_name());
+  TORCH_CHECK_VALUE(family != nullptr, "family must be ", internal::family_names(), ", got '",
+                    options.family_name(), "'");
+  return *family;
 }
 
 std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::Module& model) {
   check(options);
-  Parameters parameters(model);
+  const Family& family = checked_family(options);
+  Parameters parameters(options, model);
   std::vector<Part> parts;
-  options.kind() == TransformerKind::kGPT2 ? add_gpt2(options, parameters, &parts)
-                                           : add_llama(options, parameters, &parts);
-  if (!options.tied()) {
-    parts.push_back({"lm_head.weight", parameters.take("head.weight", {options.vocab_size(),
-                                                                       options.hidden_size()})});
+  const auto add = [&](const WeightName& name, const std::string& block) {
+    const std::string theirs = absl::StrReplaceAll(name.theirs, {{"#", block}}),
+                      ours = absl::StrReplaceAll(name.ours, {{"#", block}});
+    for (const char* end : {".weight", ".bias"}) {
+      const at::Tensor parameter = parameters.take(ours + end);
+      if (!parameter.defined()) continue;
+      parts.push_back({family.prefix + theirs + end, part_of(parameter, name.part, options)});
+    }
+  };
+  const auto of_block = [](const WeightName& name) {
+    return name.ours.find('#') != std::string::npos;
+  };
+  const auto first = std::find_if(family.weights.begin(), family.weights.end(), of_block);
+  const auto last = std::find_if_not(first, family.weights.end(), of_block);
+  std::for_each(family.weights.begin(), first, [&](const WeightName& name) { add(name, ""); });
+  for (int64_t block = 0; block < options.num_layers(); ++block) {
+    std::for_each(first, last, [&](const WeightName& name) { add(name, std::to_string(block)); });
   }
-  parameters.check_all_taken();
+  std::for_each(last, family.weights.end(), [&](const WeightName& name) { add(name, ""); });
+  if (!options.tied()) parts.push_back({kHead, parameters.take("head.weight")});
+  parameters.check_all_taken(family);
   return parts;
 }
 
@@ -171,6 +175,7 @@ class Weights {
     read_index(folder);
   }
 
+  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
   // By the name in the file.
   const std::map<std::string, const safetensors::File*>& tensors() const { return tensors_; }
   at::Tensor read(const std::string& name) const { return tensors_.at(name)->read(name); }
@@ -227,9 +232,19 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 // What older versions saved although it is computed: triangular masks and rotary frequencies.
-bool is_computed(const TransformerOptions& options, const std::string& name) {
-  if (options.kind() == TransformerKind::kLlama) return ends_with(name, ".rotary_emb.inv_freq");
-  return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+bool is_computed(const Family& family, const std::string& name) {
+  return std::any_of(family.computed.begin(), family.computed.end(),
+                     [&](const std::string& end) { return ends_with(name, end); });
+}
+
+// A part's name as the folder has it, or "": also without its first part, or by an older name.
+std::string found_name(const Weights& weights, const Family& family, const std::string& name) {
+  if (weights.has(name)) return name;
+  if (name.rfind(family.prefix, 0) == 0) {
+    const std::string bare = name.substr(family.prefix.size());
+    if (weights.has(bare)) return bare;
+  }
+  return name == kHead && weights.has(family.old_head) ? family.old_head : "";
 }
 
 // "'a', 'b' and 7 more"
@@ -255,31 +270,39 @@ void check_type(const Weights& weights, const std::string& name) {
 // The parts' names as this folder has them; throws unless the folder has these and no others.
 std::vector<std::string> match(const Weights& weights, const TransformerOptions& options,
                                const std::vector<Part>& parts) {
+  const Family& family = checked_family(options);
   std::map<std::string, const safetensors::File*> left = weights.tensors();
   std::vector<std::string> names, missing;
   for (const Part& part : parts) {
-    std::string name = part.name;
-    if (left.count(name) == 0 && name.rfind(kGpt2Prefix, 0) == 0) {
-      name = name.substr(std::string(kGpt2Prefix).size());
-    }
-    if (left.erase(name) == 0) missing.push_back(part.name);
-    names.push_back(name);
+    names.push_back(found_name(weights, family, part.name));
+    if (left.erase(names.back()) == 0) missing.push_back(part.name);
   }
-  if (!missing.empty()) throw std::runtime_error("it has no " + listed(missing));
+  if (!missing.empty()) {
+    const bool other = missing.size() == parts.size() && !left.empty();
+    throw std::runtime_error(absl::StrCat(
+        "it has no ", listed(missing),
+        other ? absl::StrCat("; its '", left.begin()->first, "' is of another model than the '",
+                             family.model_type, "' of config.json")
+              : ""));
+  }
   std::vector<std::string> surplus;
   for (const auto& [name, file] : left) {
-    if (is_computed(options, name) || (options.tied() && name == "lm_head.weight")) continue;
-    surplus.push_back(name);
+    const bool tied_head = options.tied() && (name == kHead || name == family.old_head);
+    if (!is_computed(family, name) && !tied_head) surplus.push_back(name);
   }
   if (!surplus.empty()) {
     throw std::runtime_error("it has " + listed(surplus) + ", of which the model knows nothing");
   }
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::IntArrayRef shape(weights.shape(names[i]));
-    if (shape == parts[i].values.sizes()) continue;
+    const at::IntArrayRef shape(weights.shape(names[i])), wanted = parts[i].values.sizes();
+    if (shape == wanted) continue;
     std::ostringstream text;
-    text << "'" << names[i] << "' is " << shape << ", config.json asks for "
-         << parts[i].values.sizes();
+    text << "'" << names[i] << "' is " << shape << ", config.json asks for " << wanted;
+    // The embedding, which is the first, has a row for each word, as the head has.
+    const bool words = i == 0 || parts[i].name == kHead;
+    if (words && shape.size() == 2 && shape[1] == wanted[1] && shape[0] > wanted[0]) {
+      text << ": if the vocabulary was padded, set vocab_size to " << shape[0];
+    }
     throw std::runtime_error(text.str());
   }
   for (const std::string& name : names) check_type(weights, name);
@@ -287,13 +310,14 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
 }
 
 // A head that is tied, but saved: it must be what it is tied to, which is the first part.
-void check_tied_head(const Weights& weights, const std::string& embedding) {
-  if (weights.tensors().count("lm_head.weight") == 0) return;
-  const bool same = weights.shape("lm_head.weight") == weights.shape(embedding) &&
-                    weights.type("lm_head.weight") == weights.type(embedding) &&
-                    weights.read("lm_head.weight").equal(weights.read(embedding));
+void check_tied_head(const Weights& weights, const Family& family, const std::string& embedding) {
+  const std::string head = found_name(weights, family, kHead);
+  if (head.empty()) return;
+  const bool same = weights.shape(head) == weights.shape(embedding) &&
+                    weights.type(head) == weights.type(embedding) &&
+                    weights.read(head).equal(weights.read(embedding));
   if (!same) {
-    throw std::runtime_error("'lm_head.weight' is not '" + embedding +
+    throw std::runtime_error("'" + head + "' is not '" + embedding +
                              "', although config.json says that they are tied; set "
                              "tie_word_embeddings to false");
   }
@@ -329,6 +353,66 @@ std::set<std::string> indexed_pieces(const fs::path& place) {
   return pieces;
 }
 
+// The types that the parts are written in.
+std::vector<at::ScalarType> types_of(const std::vector<Part>& parts,
+                                     const TransformerOptions& options,
+                                     const SaveHuggingFaceOptions& how) {
+  std::vector<at::ScalarType> types;
+  if (!how.type().has_value() && !how.source().empty()) {
+    const Weights weights(how.source());
+    const Family& family = checked_family(options);
+    for (const Part& part : parts) {
+      const std::string name = found_name(weights, family, part.name);
+      if (name.empty()) {
+        // Another model than the source's, say one with a head that was tied.
+        types.push_back(part.values.scalar_type());
+      } else {
+        check_type(weights, name);
+        types.push_back(safetensors::type_of(weights.type(name)));
+      }
+    }
+    return types;
+  }
+  const at::ScalarType own = parts.front().values.scalar_type();
+  for (const Part& part : parts) {
+    TORCH_CHECK_VALUE(how.type().has_value() || part.values.scalar_type() == own,
+                      "all parameters must have one type, got ", own, " and, for '", part.name,
+                      "', ", part.values.scalar_type());
+    types.push_back(how.type().value_or(own));
+  }
+  return types;
+}
+
+std::string config_of(const TransformerOptions& options, at::ScalarType type,
+                      const SaveHuggingFaceOptions& how) {
+  if (how.source().empty()) return config_from_options(options, type);
+  const fs::path path = fs::path(how.source()) / kConfig;
+  try {
+    return config_from_options(options, how.type(), text_of(path));
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error("cannot use " + how.source() + ": " + error.what());
+  }
+}
+
+// The texts of a folder beside its config and weights, by name: a tokenizer's files,
+// generation_config.json, a license.
+std::vector<std::pair<std::string, std::string>> texts_of(const std::string& folder) {
+  static const std::set<std::string> kEnds = {".json",     ".txt", ".model", ".jinja",
+                                              ".tiktoken", ".md",  ".py",    ".vocab"};
+  std::vector<std::pair<std::string, std::string>> texts;
+  if (folder.empty()) return texts;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool text = kEnds.count(entry.path().extension().string()) > 0 ||
+                      name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0;
+    if (!text || name == kConfig || ends_with(name, ".index.json") || !entry.is_regular_file()) {
+      continue;
+    }
+    texts.emplace_back(name, text_of(entry.path()));
+  }
+  return texts;
+}
+
 // Nothing that is replaced or removed may be a folder.
 void check_no_folders(const fs::path& place, std::vector<std::string> names) {
   names.insert(names.end(), {kConfig, kFile, kIndex});
@@ -362,7 +446,7 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
   try {
     const Weights weights(folder);
     const std::vector<std::string> names = match(weights, options, parts);
-    if (options.tied()) check_tied_head(weights, names.front());
+    if (options.tied()) check_tied_head(weights, checked_family(options), names.front());
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < parts.size(); ++i) parts[i].values.copy_(weights.read(names[i]));
   } catch (const std::runtime_error& error) {
@@ -372,29 +456,35 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
 
 void save_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model, int64_t max_file_bytes) {
-  TORCH_CHECK_VALUE(max_file_bytes > 0, "max_file_bytes must be positive, got ", max_file_bytes);
-  using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+  save_hugging_face(folder, options, model,
+                    SaveHuggingFaceOptions().max_file_bytes(max_file_bytes));
+}
+
+void save_hugging_face(const std::string& folder, const TransformerOptions& options,
+                       const torch::nn::Module& model, const SaveHuggingFaceOptions& how) {
+  TORCH_CHECK_VALUE(how.max_file_bytes() > 0, "max_file_bytes must be positive, got ",
+                    how.max_file_bytes());
   const std::vector<Part> parts = parts_of(options, model);
-  const at::ScalarType type = parts.front().values.scalar_type();
-  std::vector<Tensors> files(1);
-  int64_t bytes = 0, in_all = 0;
   // What can be refused is refused here: a save that fails later leaves the folder damaged.
-  const std::string config = config_from_options(options, type);
-  for (const Part& part : parts) {
-    TORCH_CHECK_VALUE(part.values.scalar_type() == type, "all parameters must have one type, got ",
-                      type, " and, for '", part.name, "', ", part.values.scalar_type());
-    TORCH_CHECK_VALUE(!part.values.is_meta(), "'", part.name,
+  const std::vector<at::ScalarType> types = types_of(parts, options, how);
+  const std::string config = config_of(options, types.front(), how);
+  const std::vector<std::pair<std::string, std::string>> others = texts_of(how.source());
+  std::vector<std::vector<size_t>> files(1);  // the numbers of each one's parts
+  int64_t bytes = 0, in_all = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor& values = parts[i].values;
+    TORCH_CHECK_VALUE(!values.is_meta(), "'", parts[i].name,
                       "' is on meta and has no values to save");
-    TORCH_CHECK_VALUE(part.values.layout() == at::kStrided, "'", part.name, "' must be dense, got ",
-                      part.values.layout());
-    const auto size = static_cast<int64_t>(part.values.nbytes());
+    TORCH_CHECK_VALUE(values.layout() == at::kStrided, "'", parts[i].name, "' must be dense, got ",
+                      values.layout());
+    const auto size = values.numel() * static_cast<int64_t>(c10::elementSize(types[i]));
     in_all += size;
-    if (bytes + size > max_file_bytes && !files.back().empty()) {
+    if (bytes + size > how.max_file_bytes() && !files.back().empty()) {
       files.emplace_back();
       bytes = 0;
     }
     bytes += size;
-    files.back().emplace_back(part.name, part.values);
+    files.back().push_back(i);
   }
 
   const fs::path place(folder);
@@ -402,29 +492,30 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   check_no_folders(place, names);
   std::set<std::string> left_over = indexed_pieces(place);
   for (const std::string& name : names) left_over.erase(name);
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   std::error_code error;
   fs::create_directories(place, error);
   if (error) throw std::runtime_error("cannot create " + folder + ": " + error.message());
-  // The config last: a new folder that has one has weights.
-  const auto finish = [&] {
-    command::write_file_atomically((place / kConfig).string(), config);
-    for (const std::string& name : left_over) fs::remove(place / name);
-  };
-  if (files.size() == 1) {
-    safetensors::write((place / kFile).string(), files.front(), metadata);
-    fs::remove(place / kIndex);
-    finish();
-    return;
-  }
   Json index = {{"metadata", {{"total_size", in_all}}}, {"weight_map", Json::object()}};
-  for (size_t i = 0; i < files.size(); ++i) {
-    safetensors::write((place / names[i]).string(), files[i], metadata);
-    for (const auto& tensor : files[i]) index["weight_map"][tensor.first] = names[i];
+  for (size_t file = 0; file < files.size(); ++file) {
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const size_t i : files[file]) {
+      tensors.emplace_back(parts[i].name, parts[i].values.to(types[i]));
+      index["weight_map"][parts[i].name] = names[file];
+    }
+    safetensors::write((place / names[file]).string(), tensors, {{"format", "pt"}});
   }
-  command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
-  fs::remove(place / kFile);
-  finish();
+  if (files.size() == 1) {
+    fs::remove(place / kIndex);
+  } else {
+    command::write_file_atomically((place / kIndex).string(), index.dump(2) + "\n");
+    fs::remove(place / kFile);
+  }
+  for (const auto& [name, text] : others) {
+    command::write_file_atomically((place / name).string(), text);
+  }
+  // The config last: a new folder that has one has weights.
+  command::write_file_atomically((place / kConfig).string(), config);
+  for (const std::string& name : left_over) fs::remove(place / name);
 }
 
 }  // namespace gpipe::models

@@ -1,15 +1,18 @@
 // hugging_face: transformers' weights in Hugging Face's layout: config.json, and model.safetensors
 // or its pieces.
 //
-// What Python's `transformers` saves (GPT2LMHeadModel, LlamaForCausalLM) is read, and it reads what
-// is written here.
+// What Python's `transformers` saves of the families in models/families.cc (Llama, Qwen, Mistral,
+// Gemma, ...) is read, and it reads what is written here.
 #ifndef MODELS_HUGGING_FACE_H_
 #define MODELS_HUGGING_FACE_H_
 
+#include <c10/core/ScalarType.h>
+#include <torch/arg.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "models/hugging_face_config.h"
@@ -26,7 +29,8 @@ TransformerOptions read_config(const std::string& folder);
 // made, or a pipeline (GPipe) of it. Values are converted to the parameters' types and brought to
 // their devices, one tensor at a time.
 //
-// The file's tensors may begin with "transformer." (GPT-2) or not. Ignored are masks and rotary
+// The names of the file's tensors may lack their first part ("model.", "transformer."), as those of
+// a model that was saved without its head. Ignored are masks and rotary
 // frequencies of older files, and a head's matrix that equals the embedding's it is tied to.
 //
 // Throws std::runtime_error for files that cannot be read or are damaged, for tensors that are
@@ -41,16 +45,35 @@ TransformerOptions read_config(const std::string& folder);
 void load_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model);
 
-// Writes config.json and the weights, in one file, or in several if they are more than
-// `max_file_bytes` (a single larger tensor has a file of its own). Creates the folder. Each file is
-// replaced as a whole, the folder is not; what would be read instead of the new weights is removed,
-// and so are the pieces that an index names which was there (model-00001-of-00002.safetensors).
+struct SaveHuggingFaceOptions {
+  // The folder that the model was read from: its config.json is written back with what changed, and
+  // files of a tokenizer, generation_config.json and other texts are copied. Default: "", none:
+  // config.json says what the options say.
+  TORCH_ARG(std::string, source);
+  // Of the weights in the files. Default: nothing, those of the source's tensors, or else of the
+  // parameters. A file's tensors of another type are all converted before it is written.
+  TORCH_ARG(std::optional<c10::ScalarType>, type);
+  // The weights are written in several files if they are more; a single larger tensor has a file of
+  // its own.
+  TORCH_ARG(int64_t, max_file_bytes) = int64_t{50'000'000'000};
+};
+
+// Writes config.json and the weights. Creates the folder. Each file is replaced as a whole, the
+// folder is not; what would be read instead of the new weights is removed, and so are the pieces
+// that an index names which was there (model-00001-of-00002.safetensors). The source may be the
+// folder itself.
 //
 // Throws c10::ValueError for a module that is not of these options, parameters that are on meta,
-// not dense, of several types or of one that is no floating-point type, options that config.json
-// cannot say (config_from_options), and a max_file_bytes below 1; std::runtime_error where a folder
-// is in the place of a file. Nothing is changed then. Also std::runtime_error where the disk or the
+// not dense, of several types (unless `type` or a source says which) or of one that is no
+// floating-point type, options that config.json cannot say (config_from_options), and a
+// max_file_bytes below 1; std::runtime_error where a folder is in the place of a file, or the
+// source cannot be read. Nothing is changed then. Also std::runtime_error where the disk or the
 // rights refuse something.
+//
+// Example:
+//   save_hugging_face(trained, options, *model, SaveHuggingFaceOptions().source(folder));
+void save_hugging_face(const std::string& folder, const TransformerOptions& options,
+                       const torch::nn::Module& model, const SaveHuggingFaceOptions& how);
 void save_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model,
                        int64_t max_file_bytes = int64_t{50'000'000'000});

@@ -2,194 +2,212 @@
 
 #include <c10/util/Exception.h>
 
-#include <limits>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/config_fields.h"
+#include "models/families.h"
 
 namespace gpipe::models {
 namespace {
 
 using Json = nlohmann::json;
+using internal::ConfigFields;
+using internal::Family;
+using internal::refuse_config;
 
-[[noreturn]] void refuse(const std::string& reason) {
-  throw std::runtime_error("config.json: " + reason);
-}
-
-// The fields one by one; what is left at the end has not been asked for.
-class Fields {
- public:
-  Fields(Json json, std::string prefix) : json_(std::move(json)), prefix_(std::move(prefix)) {}
-
-  int64_t whole(const char* name, int64_t otherwise) {
-    const Json value = take(name);
-    if (value.is_null()) return otherwise;
-    if (!value.is_number_integer() ||
-        (value.is_number_unsigned() &&
-         value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
-      mistyped(name, value, "a whole number");
-    }
-    return value.get<int64_t>();
-  }
-  double number(const char* name, double otherwise) {
-    const Json value = take(name);
-    if (value.is_null()) return otherwise;
-    if (!value.is_number()) mistyped(name, value, "a number");
-    return value.get<double>();
-  }
-  bool flag(const char* name, bool otherwise) {
-    const Json value = take(name);
-    if (value.is_null()) return otherwise;
-    if (!value.is_boolean()) mistyped(name, value, "true or false");
-    return value.get<bool>();
-  }
-  std::string text(const char* name, const std::string& otherwise) {
-    const Json value = take(name);
-    if (value.is_null()) return otherwise;
-    if (!value.is_string()) mistyped(name, value, "a text");
-    return value.get<std::string>();
-  }
-  Json take(const char* name) {
-    seen_.insert(name);
-    const auto found = json_.find(name);
-    return found == json_.end() ? Json() : *found;
-  }
-  // Refuses any other value.
-  void expect(const char* name, bool expected) {
-    if (flag(name, expected) != expected) {
-      refuse(prefix_ + name + " must be " + (expected ? "true" : "false") +
-             ", no other is computed here");
-    }
-  }
-  void ignore(std::initializer_list<const char*> names) {
-    seen_.insert(names.begin(), names.end());
-  }
-  void ignore_beginning(const std::string& beginning) {
-    for (const auto& item : json_.items()) {
-      if (item.key().rfind(beginning, 0) == 0) seen_.insert(item.key());
-    }
-  }
-  // Last: refuses what nobody has asked for.
-  void check_all_seen() const {
-    for (const auto& item : json_.items()) {
-      if (seen_.count(item.key()) > 0) continue;
-      refuse("the field '" + prefix_ + item.key() +
-             "' is not known here; remove it if it leaves the model's outputs as they are");
-    }
-  }
-
- private:
-  [[noreturn]] void mistyped(const char* name, const Json& value, const char* expected) const {
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > 40) text = text.substr(0, 40) + "...";
-    refuse(prefix_ + name + " must be " + expected + ", got " + text);
-  }
-
-  Json json_;
-  std::string prefix_;
-  std::set<std::string> seen_;
+// Fields of any family that change nothing that is computed.
+struct Harmless {
+  const char* reason;
+  std::vector<const char*> names;
 };
 
-// What names things, or tells generation and training what to do.
-void ignore_harmless(Fields& fields) {
-  fields.ignore({"model_type",
-                 "architectures",
-                 "transformers_version",
-                 "dtype",
-                 "torch_dtype",
-                 "use_cache",
-                 "bos_token_id",
-                 "eos_token_id",
-                 "pad_token_id",
-                 "sep_token_id",
-                 "_name_or_path",
-                 "task_specific_params",
-                 "return_dict",
-                 "id2label",
-                 "label2id",
-                 "problem_type",
-                 "num_labels",
-                 "attn_implementation",
-                 "_attn_implementation",
-                 "_attn_implementation_autoset",
-                 "is_encoder_decoder",
-                 "chunk_size_feed_forward",
-                 "tokenizer_class",
-                 "finetuning_task",
-                 "prefix"});
+const std::vector<Harmless>& harmless() {
+  static const std::vector<Harmless> kHarmless = {
+      {"names and versions",
+       {"model_type", "architectures", "transformers_version", "_name_or_path", "name_or_path",
+        "_commit_hash", "tokenizer_class", "transformers.js_config"}},
+      {"the type of the weights, which their file says for itself", {"dtype", "torch_dtype"}},
+      {"numbers of tokens: for generation, and for a gradient that padding has not",
+       {"bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id"}},
+      {"code of the folder's own: not run, as transformers has its own for these families",
+       {"auto_map"}},
+      {"how the forward is carried out, with the same result",
+       {"use_cache", "return_dict", "attn_implementation", "_attn_implementation",
+        "_attn_implementation_autoset", "_attn_implementation_internal",
+        "_experts_implementation_internal", "chunk_size_feed_forward", "torchscript",
+        "use_bfloat16"}},
+      {"heads and training for other tasks",
+       {"task_specific_params", "id2label", "label2id", "problem_type", "num_labels", "_num_labels",
+        "finetuning_task", "prefix"}},
+      {"generation",
+       {"max_length",
+        "min_length",
+        "do_sample",
+        "early_stopping",
+        "num_beams",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "bad_words_ids",
+        "num_return_sequences",
+        "return_dict_in_generate",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "remove_invalid_values",
+        "exponential_decay_length_penalty",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "num_beam_groups",
+        "diversity_penalty"}}};
+  return kHarmless;
+}
+
+void ignore_harmless(ConfigFields& fields) {
+  for (const Harmless& each : harmless()) fields.ignore(each.names);
   fields.ignore_beginning("output_");
+  fields.expect("is_encoder_decoder", {false});
+  fields.expect("pruned_heads", {Json::object(), nullptr});
 }
 
-TransformerOptions gpt2(Fields& fields) {
-  TransformerOptions options(TransformerKind::kGPT2);
-  options.vocab_size(fields.whole("vocab_size", 50257))
-      .max_positions(fields.whole("n_positions", 1024))
-      .num_layers(fields.whole("n_layer", 12))
-      .hidden_size(fields.whole("n_embd", 768))
-      .num_heads(fields.whole("n_head", 12))
-      .intermediate_size(fields.whole("n_inner", 0))
-      .tied(fields.flag("tie_word_embeddings", true))
-      .norm_epsilon(fields.number("layer_norm_epsilon", 1e-5))
-      .initializer_range(fields.number("initializer_range", 0.02))
-      .embedding_dropout(fields.number("embd_pdrop", 0.1))
-      .residual_dropout(fields.number("resid_pdrop", 0.1))
-      .attention_dropout(fields.number("attn_pdrop", 0.1));
-  const std::string activation = fields.text("activation_function", "gelu_new");
-  // Two names for the same function.
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    refuse("activation_function must be 'gelu_new', got '" + activation + "'");
-  }
-  fields.expect("scale_attn_weights", true);
-  fields.expect("scale_attn_by_inverse_layer_idx", false);
-  fields.expect("reorder_and_upcast_attn", false);
-  fields.expect("add_cross_attention", false);
-  fields.ignore({"n_ctx", "gradient_checkpointing"});
-  fields.ignore_beginning("summary_");
-  return options;
+void refuse_quantized(ConfigFields& fields) {
+  const Json quantized = fields.take("quantization_config");
+  if (quantized.is_null()) return;
+  const Json method = quantized.is_object() ? quantized.value("quant_method", Json()) : Json();
+  refuse_config(absl::StrCat("the model is quantized (quantization_config",
+                             method.is_string() ? ": " + method.get<std::string>() : "",
+                             "), which is not computed here; take the weights from before, in "
+                             "float32, float16 or bfloat16"));
 }
 
-// The base of rotary positions, in either form.
-double rope_theta(Fields& fields) {
-  constexpr double kTheta = 10000;
-  const double theta = fields.number("rope_theta", kTheta);
-  if (!fields.take("rope_scaling").is_null()) {
-    refuse("rope_scaling must be null: scaled rotary positions are not computed here");
+const Family& family_of_config(ConfigFields& fields) {
+  std::string type;
+  fields.text("model_type", &type, "");
+  const Family* const family = internal::family_of(type);
+  if (family != nullptr) return *family;
+  for (const char* name : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    if (!fields.has(name)) continue;
+    refuse_config(absl::StrCat("the model_type '", type, "' is a mixture of experts (", name,
+                               "), which is not computed here"));
   }
-  const Json parameters = fields.take("rope_parameters");
-  if (parameters.is_null()) return theta;
-  if (!parameters.is_object()) refuse("rope_parameters must be an object");
-  Fields inner(parameters, "rope_parameters.");
-  const std::string type = inner.text("rope_type", "default");
-  if (type != "default") {
-    refuse("rope_parameters.rope_type must be 'default', got '" + type +
-           "': scaled rotary positions are not computed here");
-  }
-  const double result = inner.number("rope_theta", theta);
-  inner.check_all_seen();
-  return result;
+  refuse_config(absl::StrCat(
+      "model_type must be ", internal::family_names(), ", got '", type, "'",
+      fields.has("auto_map") ? ", which is a class of the folder's own (auto_map)" : ""));
 }
 
-TransformerOptions llama(Fields& fields) {
-  TransformerOptions options(TransformerKind::kLlama);
-  options.vocab_size(fields.whole("vocab_size", 32000))
-      .max_positions(fields.whole("max_position_embeddings", 2048))
-      .num_layers(fields.whole("num_hidden_layers", 32))
-      .hidden_size(fields.whole("hidden_size", 4096))
-      .num_heads(fields.whole("num_attention_heads", 32))
-      .num_kv_heads(fields.whole("num_key_value_heads", 0))
-      .head_size(fields.whole("head_dim", 0))
-      .intermediate_size(fields.whole("intermediate_size", 11008))
-      .tied(fields.flag("tie_word_embeddings", false))
-      .norm_epsilon(fields.number("rms_norm_eps", 1e-6))
-      .initializer_range(fields.number("initializer_range", 0.02))
-      .attention_dropout(fields.number("attention_dropout", 0))
-      .rope_theta(rope_theta(fields));
-  const std::string activation = fields.text("hidden_act", "silu");
-  if (activation != "silu") refuse("hidden_act must be 'silu', got '" + activation + "'");
-  fields.expect("attention_bias", false);
-  fields.expect("mlp_bias", false);
-  fields.ignore({"pretraining_tp"});
-  return options;
+struct Read {
+  TransformerOptions options;
+  std::set<std::string> used;  // fields
+};
+
+Read read(const Json& json) {
+  if (!json.is_object()) refuse_config("it is no JSON object");
+  ConfigFields fields = ConfigFields::reader(json);
+  const Family& family = family_of_config(fields);
+  refuse_quantized(fields);
+  ignore_harmless(fields);
+  TransformerOptions options(family.kind);
+  options.family(family.model_type);
+  family.fields(fields, options);
+  fields.check_all_seen();
+  try {
+    check(options);
+  } catch (const c10::ValueError& error) {
+    refuse_config(error.what_without_backtrace());
+  }
+  return {options, fields.used()};
+}
+
+// --- what the options say, line by line
+
+std::string text_of(const RotaryOptions& rotary, const TransformerOptions& options) {
+  const int64_t original =
+      rotary.original_positions() > 0 ? rotary.original_positions() : options.max_positions();
+  const auto list = [](const std::vector<double>& values) { return Json(values).dump(); };
+  const Json json = {static_cast<int>(rotary.kind()),
+                     rotary.theta() > 0 ? rotary.theta() : options.rope_theta(), rotary.part()};
+  std::string text = json.dump();
+  const bool scaled = rotary.kind() != RotaryKind::kPlain;
+  if (scaled) absl::StrAppend(&text, Json(rotary.factor()).dump());
+  if (rotary.kind() == RotaryKind::kYarn || rotary.kind() == RotaryKind::kLongRope ||
+      rotary.kind() == RotaryKind::kLlama3) {
+    absl::StrAppend(&text, " ", original);
+  }
+  if (rotary.kind() == RotaryKind::kYarn || rotary.kind() == RotaryKind::kLongRope) {
+    absl::StrAppend(&text, " ", Json(rotary.attention_factor()).dump());
+  }
+  if (rotary.kind() == RotaryKind::kYarn) {
+    absl::StrAppend(&text,
+                    Json({rotary.beta_fast(), rotary.beta_slow(), rotary.whole_range()}).dump());
+  }
+  if (rotary.kind() == RotaryKind::kLlama3) {
+    absl::StrAppend(&text, Json({rotary.low_freq_factor(), rotary.high_freq_factor()}).dump());
+  }
+  if (rotary.kind() == RotaryKind::kLongRope) {
+    absl::StrAppend(&text, list(rotary.short_factors()), list(rotary.long_factors()));
+  }
+  return text;
+}
+
+using Lines = std::vector<std::pair<std::string, std::string>>;
+
+// All that changes what is computed or drawn.
+Lines described(const TransformerOptions& options) {
+  const BlockOptions& block = options.block();
+  const auto text = [](const auto& value) { return Json(value).dump(); };
+  const auto number = [](auto value) { return std::to_string(static_cast<int>(value)); };
+  Lines lines = {
+      {"vocab_size", text(options.vocab_size())},
+      {"max_positions", text(options.max_positions())},
+      {"num_layers", text(options.num_layers())},
+      {"hidden_size", text(options.hidden_size())},
+      {"num_heads", text(options.num_heads())},
+      {"num_kv_heads", text(options.kv_heads())},
+      {"head_size", text(options.size_of_head())},
+      {"intermediate_size", text(options.mlp_size())},
+      {"tied", text(options.tied())},
+      {"norm_epsilon", text(options.norm_epsilon())},
+      {"embedding_dropout", text(options.embedding_dropout())},
+      {"residual_dropout", text(options.residual_dropout())},
+      {"attention_dropout", text(options.attention_dropout())},
+      {"initializer_range", text(options.initializer_range())},
+      {"norm", number(block.norm())},
+      {"norm_place", number(block.norm_place())},
+      {"head_norm", number(block.head_norm())},
+      {"learned_positions", text(block.learned_positions())},
+      {"qkv_bias", text(block.qkv_bias())},
+      {"output_bias", text(block.output_bias())},
+      {"qkv_by_head", text(block.qkv_by_head())},
+      {"attention_scale", text(block.attention_scale())},
+      {"attention_soft_cap", text(block.attention_soft_cap())},
+      {"logit_soft_cap", text(block.logit_soft_cap())},
+      {"float32_softmax", text(block.float32_softmax())},
+      {"float32_rotation", text(block.float32_rotation())},
+      {"gated", text(block.gated())},
+      {"gate_in_up", text(block.gate_in_up())},
+      {"activation", number(block.activation())},
+      {"mlp_bias", text(block.mlp_bias())},
+      {"scaled_embedding", text(block.scaled_embedding())},
+      {"small_last_matrices", text(block.small_last_matrices())},
+  };
+  for (int64_t i = 0; i < options.num_layers(); ++i) {
+    const LayerKind& kind = block.kind_of(i);
+    const std::string name = absl::StrCat("block ", i, "'s ");
+    lines.emplace_back(name + "window", text(kind.window()));
+    lines.emplace_back(name + "rotates", text(kind.rotates()));
+    if (kind.rotates()) lines.emplace_back(name + "rotary", text_of(kind.rotary(), options));
+  }
+  return lines;
 }
 
 std::string type_text(c10::ScalarType type) {
@@ -208,70 +226,76 @@ std::string type_text(c10::ScalarType type) {
   }
 }
 
+// Refuses what a reader would not find in it.
+void check_says(const Json& json, const TransformerOptions& options, const Family& family) {
+  Lines want = described(options), have;
+  try {
+    have = described(read(json).options);
+  } catch (const std::runtime_error& error) {
+    TORCH_CHECK_VALUE(false, "a config.json of '", family.model_type,
+                      "' cannot say these options: ", error.what());
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    const bool same = i < have.size() && have[i] == want[i];
+    TORCH_CHECK_VALUE(same, "config.json has no field for ", want[i].first, " of a '",
+                      family.model_type, "', got ", want[i].second,
+                      i < have.size() && have[i].first == want[i].first
+                          ? absl::StrCat(" where it would say ", have[i].second)
+                          : "");
+  }
+}
+
+Json json_from_options(const TransformerOptions& options, c10::ScalarType type) {
+  check(options);
+  const Family* const family = internal::family_of(options.family_name());
+  TORCH_CHECK_VALUE(family != nullptr, "family must be ", internal::family_names(), ", got '",
+                    options.family_name(), "'");
+  ConfigFields fields = ConfigFields::writer();
+  fields.put("architectures", Json::array({family->architecture}));
+  fields.put("dtype", type_text(type));
+  fields.put("model_type", family->model_type);
+  // The classes' own numbers may be beyond the vocabulary, and keep gradients from a token's row.
+  fields.put("pad_token_id", nullptr);
+  TransformerOptions sized = options;
+  sized.num_kv_heads(options.kv_heads())
+      .head_size(options.size_of_head())
+      .intermediate_size(options.mlp_size());
+  family->fields(fields, sized);
+  check_says(fields.json(), options, *family);
+  return fields.json();
+}
+
+std::string text_of(const Json& json) { return json.dump(2) + "\n"; }
+
+Json parsed(const std::string& text) {
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 }  // namespace
 
 TransformerOptions options_from_config(const std::string& json) {
-  const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) refuse("it is no JSON object");
-  Fields fields(parsed, "");
-  const std::string type = fields.text("model_type", "");
-  if (type != "gpt2" && type != "llama") {
-    refuse("model_type must be 'gpt2' or 'llama', got '" + type + "'");
-  }
-  ignore_harmless(fields);
-  TransformerOptions options = type == "gpt2" ? gpt2(fields) : llama(fields);
-  fields.check_all_seen();
-  try {
-    check(options);
-  } catch (const c10::ValueError& error) {
-    refuse(error.what_without_backtrace());
-  }
-  return options;
+  return read(parsed(json)).options;
 }
 
 std::string config_from_options(const TransformerOptions& options, c10::ScalarType type) {
-  check(options);
-  Json json = {{"dtype", type_text(type)},
-               {"initializer_range", options.initializer_range()},
-               {"model_type", to_text(options.kind())},
-               {"tie_word_embeddings", options.tied()},
-               {"vocab_size", options.vocab_size()}};
-  if (options.kind() == TransformerKind::kGPT2) {
-    json.update({{"activation_function", "gelu_new"},
-                 {"architectures", {"GPT2LMHeadModel"}},
-                 {"attn_pdrop", options.attention_dropout()},
-                 {"embd_pdrop", options.embedding_dropout()},
-                 {"layer_norm_epsilon", options.norm_epsilon()},
-                 {"n_embd", options.hidden_size()},
-                 {"n_head", options.num_heads()},
-                 {"n_inner", options.mlp_size()},
-                 {"n_layer", options.num_layers()},
-                 {"n_positions", options.max_positions()},
-                 {"resid_pdrop", options.residual_dropout()}});
-  } else {
-    TORCH_CHECK_VALUE(options.embedding_dropout() == 0 && options.residual_dropout() == 0,
-                      "config.json has no field for embedding_dropout and residual_dropout of a "
-                      "Llama, got ",
-                      options.embedding_dropout(), " and ", options.residual_dropout());
-    json.update(
-        {{"architectures", {"LlamaForCausalLM"}},
-         {"attention_bias", false},
-         {"attention_dropout", options.attention_dropout()},
-         {"head_dim", options.size_of_head()},
-         {"hidden_act", "silu"},
-         {"hidden_size", options.hidden_size()},
-         {"intermediate_size", options.mlp_size()},
-         {"max_position_embeddings", options.max_positions()},
-         {"mlp_bias", false},
-         {"num_attention_heads", options.num_heads()},
-         {"num_hidden_layers", options.num_layers()},
-         {"num_key_value_heads", options.kv_heads()},
-         {"rms_norm_eps", options.norm_epsilon()},
-         // For version 5 and for version 4.
-         {"rope_parameters", {{"rope_theta", options.rope_theta()}, {"rope_type", "default"}}},
-         {"rope_theta", options.rope_theta()}});
+  return text_of(json_from_options(options, type));
+}
+
+std::string config_from_options(const TransformerOptions& options,
+                                std::optional<c10::ScalarType> type, const std::string& source) {
+  const Json own = json_from_options(options, type.value_or(c10::kFloat));
+  Json json = parsed(source);
+  const Read old = read(json);
+  if (old.options.family_name() != options.family_name() ||
+      described(old.options) != described(options)) {
+    // What this package knows is said anew, in its own words.
+    for (const std::string& name : old.used) json.erase(name);
+    for (const auto& [name, value] : own.items()) {
+      if (name != "dtype" && name != "pad_token_id") json[name] = value;
+    }
   }
-  return json.dump(2) + "\n";
+  if (type.has_value()) json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = own["dtype"];
+  return text_of(json);
 }
 
 }  // namespace gpipe::models

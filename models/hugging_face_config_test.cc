@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -127,13 +129,15 @@ void expect_refused(const std::string& text, const std::string& part) {
 TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
   expect_refused("", "no JSON object");
   expect_refused("[1]", "no JSON object");
-  expect_refused("{}", "model_type must be 'gpt2' or 'llama', got ''");
-  expect_refused(R"({"model_type": "mistral"})", "got 'mistral'");
+  expect_refused("{}", "or 'stablelm', got ''");
+  expect_refused(R"({"model_type": "mixtral"})", "got 'mixtral'");
+  expect_refused(R"({"model_type": "phi-msft", "auto_map": {}})",
+                 "got 'phi-msft', which is a class of the folder's own (auto_map)");
   expect_refused(R"({"model_type": 7})", "model_type must be a text, got 7");
   for (const Mistake& mistake : std::vector<Mistake>{
-           {R"("activation_function": "relu")",
-            "activation_function must be 'gelu_new', got 'relu'"},
-           {R"("activation_function": "gelu")", "got 'gelu'"},
+           {R"("activation_function": "tanh")",
+            "activation_function must be 'gelu', 'gelu_new', 'relu' or 'silu', got 'tanh'"},
+           {R"("activation_function": null)", "activation_function must be a text, got null"},
            {R"("scale_attn_weights": false)", "scale_attn_weights must be true"},
            {R"("scale_attn_by_inverse_layer_idx": true)", "must be false"},
            {R"("reorder_and_upcast_attn": true)", "reorder_and_upcast_attn must be false"},
@@ -146,20 +150,27 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
            {R"("attn_pdrop": "none")", "attn_pdrop must be a number"},
            {R"("attn_pdrop": 1.5)", "attention_dropout must be"},
            {R"("tie_word_embeddings": 1)", "tie_word_embeddings must be true or false"},
-           {R"("quantization_config": {"bits": 4})",
-            "the field 'quantization_config' is not known"},
+           {R"("quantization_config": {"bits": 4})", "the model is quantized"},
+           {R"("quantization_config": {"quant_method": "gptq"})", "quantization_config: gptq"},
+           {R"("vocab_size": null)", "vocab_size must be a whole number, got null"},
+           {R"("n_inner": 0)", "n_inner must be a positive whole number or null, got 0"},
            {R"("hidden_size": 8)", "the field 'hidden_size' is not known"},
        }) {
     expect_refused(R"({"model_type": "gpt2", )" + mistake.fields + "}", mistake.part);
   }
   for (const Mistake& mistake : std::vector<Mistake>{
-           {R"("hidden_act": "gelu")", "hidden_act must be 'silu', got 'gelu'"},
-           {R"("attention_bias": true)", "attention_bias must be false"},
-           {R"("mlp_bias": true)", "mlp_bias must be false"},
-           {R"("rope_scaling": {"type": "linear", "factor": 2})", "rope_scaling must be null"},
-           {R"("rope_parameters": {"rope_type": "llama3", "factor": 8})", "got 'llama3'"},
+           {R"("hidden_act": "quick_gelu")", "got 'quick_gelu'"},
+           {R"("rope_scaling": {"type": "clex", "max_factor": 16})",
+            "rope_scaling: rotary positions of the type 'clex' are not computed here"},
+           {R"("rope_scaling": {"type": "linear"})", "rope_scaling has no factor"},
+           {R"("rope_parameters": {"rope_type": "llama3", "factor": 8})",
+            "rope_parameters has no low_freq_factor"},
            {R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})",
-            "'rope_parameters.partial_rotary_factor' is not known"},
+            "partial_rotary_factor must be 1"},
+           {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor must be 1"},
+           {R"("rope_parameters": {"rope_type": "linear", "factor": 2, "more": 1})",
+            "'rope_parameters.more' is not known"},
+           {R"("rope_interleaved": true)", "rope_interleaved must be false"},
            {R"("rope_parameters": 3)", "rope_parameters must be an object"},
            {R"("rope_theta": 0)", "rope_theta must be a positive number"},
            {R"("num_key_value_heads": 3)", "num_heads must be a multiple of num_kv_heads"},
@@ -168,6 +179,86 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
        }) {
     expect_refused(R"({"model_type": "llama", )" + mistake.fields + "}", mistake.part);
   }
+}
+
+TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
+  const TransformerOptions gemma =
+      options_from_config(R"({"model_type": "gemma3_text", "num_hidden_layers": 7})");
+  std::vector<int64_t> windows;
+  std::vector<double> bases;
+  for (int64_t block = 0; block < 7; ++block) {
+    const LayerKind& kind = gemma.block().kind_of(block);
+    windows.push_back(kind.window());
+    bases.push_back(kind.rotary().theta() > 0 ? kind.rotary().theta() : gemma.rope_theta());
+  }
+  EXPECT_EQ(windows, (std::vector<int64_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(bases, (std::vector<double>{1e4, 1e4, 1e4, 1e4, 1e4, 1e6, 1e4}));
+  // Absent and null are not the same.
+  EXPECT_EQ(options_from_config(R"({"model_type": "mistral"})").block().kind_of(0).window(), 4096);
+  EXPECT_EQ(options_from_config(R"({"model_type": "mistral", "sliding_window": null})")
+                .block()
+                .kind_of(0)
+                .window(),
+            0);
+  const TransformerOptions smollm =
+      options_from_config(R"({"model_type": "smollm3", "num_hidden_layers": 5})");
+  for (int64_t block = 0; block < 5; ++block) {
+    EXPECT_EQ(smollm.block().kind_of(block).rotates(), block != 3);
+  }
+}
+
+TEST(HuggingFaceConfig, AnotherFamilysTextIsReadAgain) {
+  for (const char* text : {
+           R"({"model_type": "mistral", "sliding_window": 7})",
+           R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 3})",
+           R"({"model_type": "qwen3", "attention_bias": true})",
+           R"({"model_type": "smollm3", "no_rope_layer_interval": 3})",
+           R"({"model_type": "phi3", "partial_rotary_factor": 0.75})",
+           R"({"model_type": "olmo2"})",
+           R"({"model_type": "gemma", "hidden_act": "gelu"})",
+           R"({"model_type": "gemma2", "query_pre_attn_scalar": 144})",
+           R"({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8}})",
+           R"({"model_type": "gpt_neox", "use_parallel_residual": false})",
+           R"({"model_type": "gpt_bigcode", "multi_query": false})",
+           R"({"model_type": "starcoder2", "use_bias": false})",
+           R"({"model_type": "stablelm", "use_qkv_bias": true})",
+           R"({"model_type": "llama", "rope_scaling": {"rope_type": "yarn", "factor": 4}})",
+           R"({"model_type": "llama", "rope_scaling": {"rope_type": "dynamic", "factor": 4}})",
+       }) {
+    SCOPED_TRACE(text);
+    const TransformerOptions options = options_from_config(text);
+    const std::string written = config_from_options(options, c10::kFloat);
+    EXPECT_EQ(config_from_options(options_from_config(written), c10::kFloat), written);
+  }
+}
+
+TEST(HuggingFaceConfig, OptionsThatAFamilyHasNoFieldForAreRefused) {
+  TransformerOptions options = options_from_config(R"({"model_type": "mistral"})");
+  options.block().qkv_bias(true);
+  EXPECT_THAT([&] { config_from_options(options, c10::kFloat); },
+              ::testing::ThrowsMessage<c10::ValueError>(
+                  HasSubstr("has no field for qkv_bias of a 'mistral', got true")));
+  EXPECT_THAT([&] { config_from_options(llama_7b().family("mamba"), c10::kFloat); },
+              ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("got 'mamba'")));
+}
+
+TEST(HuggingFaceConfig, WhatWasReadIsWrittenBack) {
+  const std::string source =
+      R"({"model_type": "llama", "eos_token_id": [1, 2], "torch_dtype": "bfloat16",
+          "rope_scaling": {"type": "linear", "factor": 2.0}, "_name_or_path": "a"})";
+  const TransformerOptions options = options_from_config(source);
+  const auto json = nlohmann::json::parse(source);
+  EXPECT_EQ(nlohmann::json::parse(config_from_options(options, std::nullopt, source)), json);
+  // Another type, and another model: what says nothing about it stays.
+  auto want = json;
+  want["torch_dtype"] = "float32";
+  EXPECT_EQ(nlohmann::json::parse(config_from_options(options, c10::kFloat, source)), want);
+  const auto changed = nlohmann::json::parse(
+      config_from_options(TransformerOptions(options).num_layers(3), std::nullopt, source));
+  EXPECT_EQ(changed["num_hidden_layers"], 3);
+  EXPECT_EQ(changed["eos_token_id"], json["eos_token_id"]);
+  EXPECT_EQ(changed["torch_dtype"], "bfloat16");
+  EXPECT_EQ(options_from_config(changed.dump()).block().kind_of(0).rotary().factor(), 2);
 }
 
 }  // namespace

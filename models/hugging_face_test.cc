@@ -323,6 +323,82 @@ TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
   expect_refused([&] { loaded(folder); }, "'lm_head.weight' is not 'model.embed_tokens.weight'");
 }
 
+TEST(HuggingFace, APaddedVocabularyAndAnotherModelAreSaid) {
+  const std::string name = "model.embed_tokens.weight";
+  const fs::path padded = changed("llama_tied", [&](Tensors& t) {
+    t[name] = at::constant_pad_nd(t[name], {0, 0, 0, 3});
+  });
+  expect_refused([&] { loaded(padded); },
+                 "'" + name +
+                     "' is [16, 8], config.json asks for [13, 8]: if the vocabulary was "
+                     "padded, set vocab_size to 16");
+  const fs::path other = scratch();
+  const TransformerOptions llama = read_config(golden_folder("llama"));
+  save_hugging_face(other, llama, *transformer(llama));
+  std::ofstream(other / "config.json") << contents(golden_folder("gpt2") + "/config.json");
+  expect_refused([&] { loaded(other); },
+                 "and 22 more; its 'lm_head.weight' is of another model than the 'gpt2' of "
+                 "config.json");
+}
+
+// --- written back
+
+TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
+  // A model of bfloat16, with fields and files that this package has no use for.
+  const fs::path folder = scratch(), written = scratch();
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  auto half = loaded(golden_folder("llama"));
+  half->to(at::kBFloat16);
+  save_hugging_face(folder, options, *half);
+  auto config = nlohmann::json::parse(contents(folder / "config.json"));
+  config["eos_token_id"] = {1, 2};
+  config["pad_token_id"] = 0;
+  std::ofstream(folder / "config.json") << config;
+  const std::map<std::string, std::string> texts = {
+      {"generation_config.json", R"({"eos_token_id": [1, 2]})"},
+      {"tokenizer.json", "{}"},
+      {"tokenizer.model", std::string("\0\1", 2)},
+      {"LICENSE", "free"}};
+  for (const auto& [name, text] : texts) std::ofstream(folder / name) << text;
+  std::ofstream(folder / "pytorch_model.bin") << "other weights";
+
+  auto model = transformer(options);  // in float32
+  load_hugging_face(folder, options, *model);
+  const auto save = [&](const SaveHuggingFaceOptions& how, const TransformerOptions& now) {
+    save_hugging_face(written, now, *model, how);
+    return nlohmann::json::parse(contents(written / "config.json"));
+  };
+  const auto source = SaveHuggingFaceOptions().source(folder);
+  EXPECT_EQ(save(source, options), config);
+  for (const auto& [name, text] : texts) EXPECT_EQ(contents(written / name), text) << name;
+  EXPECT_FALSE(fs::exists(written / "pytorch_model.bin"));
+  EXPECT_EQ(contents(written / "model.safetensors"), contents(folder / "model.safetensors"));
+  // In another type, and with other options: what they do not say stays.
+  auto want = config;
+  want["dtype"] = "float32";
+  EXPECT_EQ(save(SaveHuggingFaceOptions(source).type(at::kFloat), options), want);
+  EXPECT_EQ(
+      safetensors::File(written / "model.safetensors").header().tensors.at("lm_head.weight").type,
+      "F32");
+  const auto other = save(source, TransformerOptions(options).attention_dropout(0.5));
+  EXPECT_EQ(other["attention_dropout"], 0.5);
+  EXPECT_EQ(other["eos_token_id"], config["eos_token_id"]);
+  EXPECT_EQ(other["dtype"], "bfloat16");
+  // Into the folder itself.
+  save_hugging_face(folder, options, *model, source);
+  EXPECT_THAT(loaded(folder)->parameters(), EqualsBitwise(model->parameters()));
+  EXPECT_EQ(nlohmann::json::parse(contents(folder / "config.json")), config);
+  // A source that is none changes nothing.
+  const fs::path fresh = scratch() / "fresh";
+  expect_refused(
+      [&] {
+        save_hugging_face(fresh, options, *model,
+                          SaveHuggingFaceOptions().source(written / "none"));
+      },
+      "none");
+  EXPECT_FALSE(fs::exists(fresh));
+}
+
 TEST(HuggingFace, DamagedFoldersAreRefused) {
   const fs::path folder = scratch();
   expect_refused([&] { read_config(folder); }, "config.json");

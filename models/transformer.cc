@@ -32,7 +32,7 @@ torch::nn::Sequential transformer(const TransformerOptions& options) {
   push(model, "embedding", embedding.ptr(), packed);
   for (int64_t block = 0; block < options.num_layers(); ++block) {
     const std::string prefix = "block" + std::to_string(block) + "_";
-    push(model, prefix + "attention", internal::AttentionLayer(options).ptr(), packed);
+    push(model, prefix + "attention", internal::AttentionLayer(options, block).ptr(), packed);
     push(model, prefix + "mlp", internal::MlpLayer(options).ptr(), packed);
   }
   push(model, "norm", internal::TokenNorm(options).ptr(), packed);

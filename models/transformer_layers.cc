@@ -1,6 +1,7 @@
 #include "models/transformer_layers.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/init.h>
 
@@ -16,21 +17,21 @@ namespace {
 using torch::nn::Linear;
 using torch::nn::LinearOptions;
 
-bool is_gpt2(const TransformerOptions& options) { return options.kind() == TransformerKind::kGPT2; }
-
-Linear linear(const TransformerOptions& options, int64_t in, int64_t out, double scale = 1) {
-  Linear layer(LinearOptions(in, out).bias(is_gpt2(options)));
+Linear linear(const TransformerOptions& options, int64_t in, int64_t out, bool bias,
+              double scale = 1) {
+  Linear layer(LinearOptions(in, out).bias(bias));
   torch::nn::init::normal_(layer->weight, 0, scale * options.initializer_range());
   if (layer->bias.defined()) torch::nn::init::zeros_(layer->bias);
   return layer;
 }
 
 // What is added to the shortcut: with as many terms as there are such layers, their sum is as large
-// as one (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
-Linear last_linear(const TransformerOptions& options, int64_t in) {
-  const double scale =
-      is_gpt2(options) ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers())) : 1;
-  return linear(options, in, options.hidden_size(), scale);
+// as one.
+Linear last_linear(const TransformerOptions& options, int64_t in, bool bias) {
+  const double scale = options.block().small_last_matrices()
+                           ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers()))
+                           : 1;
+  return linear(options, in, options.hidden_size(), bias, scale);
 }
 
 torch::nn::Embedding embedding(const TransformerOptions& options, int64_t rows) {
@@ -43,31 +44,65 @@ at::Tensor drop(const at::Tensor& input, double probability, bool train) {
   return train && probability > 0 ? at::dropout(input, probability, true) : input;
 }
 
+bool norms_before(const TransformerOptions& options) {
+  return options.block().norm_place() != NormPlace::kBehind;
+}
+bool norms_behind(const TransformerOptions& options) {
+  return options.block().norm_place() != NormPlace::kBefore;
+}
+
+at::Tensor normed(TokenNorm norm, const at::Tensor& input) {
+  return norm.is_empty() ? input : norm->forward(input);
+}
+
+at::Tensor activated(const at::Tensor& input, Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return at::gelu(input, "tanh");
+    case Activation::kGelu:
+      return at::gelu(input);
+    case Activation::kSilu:
+      return at::silu(input);
+    case Activation::kRelu:
+      return at::relu(input);
+  }
+  return {};
+}
+
 }  // namespace
 
 void TokenNormImpl::reset() {
-  weight = register_parameter("weight", at::ones({options_.hidden_size()}));
-  if (is_gpt2(options_)) bias = register_parameter("bias", at::zeros({options_.hidden_size()}));
+  weight = register_parameter(
+      "weight", kind_ == NormKind::kRMSNormFromOne ? at::zeros({width_}) : at::ones({width_}));
+  if (kind_ == NormKind::kLayerNorm) bias = register_parameter("bias", at::zeros({width_}));
 }
 
 void TokenNormImpl::pretty_print(std::ostream& stream) const {
-  stream << (is_gpt2(options_) ? "LayerNorm(" : "RMSNorm(") << options_.hidden_size()
-         << ", eps=" << options_.norm_epsilon() << ")";
+  stream << (kind_ == NormKind::kLayerNorm ? "LayerNorm(" : "RMSNorm(") << width_
+         << ", eps=" << epsilon_ << ")";
 }
 
 at::Tensor TokenNormImpl::forward(const at::Tensor& input) {
-  if (is_gpt2(options_)) {
-    return at::layer_norm(input, {options_.hidden_size()}, weight, bias, options_.norm_epsilon());
+  if (kind_ == NormKind::kLayerNorm) {
+    return at::layer_norm(input, {width_}, weight, bias, epsilon_);
   }
   const at::Tensor x = input.to(at::kFloat);
   const at::Tensor variance = x.pow(2).mean(-1, /*keepdim=*/true);
-  return weight * (x * at::rsqrt(variance + options_.norm_epsilon())).to(input.scalar_type());
+  const at::Tensor result = x * at::rsqrt(variance + epsilon_);
+  switch (kind_) {
+    case NormKind::kRMSNormFromOne:
+      return (result * (1 + weight.to(at::kFloat))).to(input.scalar_type());
+    case NormKind::kRMSNormRounded:
+      return (weight * result).to(input.scalar_type());
+    default:
+      return weight * result.to(input.scalar_type());
+  }
 }
 
 void TokenEmbeddingImpl::reset() {
   cache_plan_ = nullptr;
   tokens = register_module("tokens", embedding(options_, options_.vocab_size()));
-  if (is_gpt2(options_)) {
+  if (options_.block().learned_positions()) {
     positions = register_module("positions", embedding(options_, options_.max_positions()));
   }
 }
@@ -85,6 +120,11 @@ at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& do
       documents.scalar_type(), " of shape ", documents.sizes());
   if (cache_plan_ != nullptr) cache_plan_->check(documents, is_training());
   at::Tensor vectors = tokens->forward(ids);
+  if (options_.block().scaled_embedding()) {
+    const auto root = std::sqrt(static_cast<double>(options_.hidden_size()));
+    vectors =
+        vectors * at::full({}, root, vectors.options().dtype(at::kFloat)).to(vectors.scalar_type());
+  }
   if (!positions.is_empty()) {
     TORCH_CHECK_VALUE(ids.size(1) <= options_.max_positions(), "the model has ",
                       options_.max_positions(), " positions, got sequences of ", ids.size(1),
@@ -101,72 +141,154 @@ at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& do
 
 void AttentionLayerImpl::reset() {
   cache_ = nullptr;
-  const int64_t queries = options_.num_heads() * options_.size_of_head(),
-                keys = options_.kv_heads() * options_.size_of_head();
-  norm = register_module("norm", TokenNorm(options_));
-  qkv = register_module("qkv", linear(options_, options_.hidden_size(), queries + 2 * keys));
-  output = register_module("output", last_linear(options_, queries));
+  const BlockOptions& block = options_.block();
+  const int64_t size = options_.size_of_head(), queries = options_.num_heads() * size,
+                keys = options_.kv_heads() * size;
+  if (norms_before(options_)) norm = register_module("norm", TokenNorm(options_));
+  qkv = register_module(
+      "qkv", linear(options_, options_.hidden_size(), queries + 2 * keys, block.qkv_bias()));
+  if (block.head_norm() != HeadNorm::kNone) {
+    const bool each = block.head_norm() == HeadNorm::kEachHead;
+    query_norm = register_module("query_norm", TokenNorm(options_, each ? size : queries));
+    key_norm = register_module("key_norm", TokenNorm(options_, each ? size : keys));
+  }
+  output = register_module("output", last_linear(options_, queries, block.output_bias()));
+  if (norms_behind(options_)) post_norm = register_module("post_norm", TokenNorm(options_));
 }
 
 void AttentionLayerImpl::pretty_print(std::ostream& stream) const { stream << "AttentionLayer"; }
 
-at::Tensor AttentionLayerImpl::places_of(const at::Tensor& input,
-                                         const at::Tensor& documents) const {
-  if (cache_ != nullptr) return cache_->plan().places(documents);
-  if (documents.defined()) return positions_in(documents);
-  return at::arange(input.size(1), input.options().dtype(at::kLong));
+std::vector<at::Tensor> AttentionLayerImpl::queries_keys_values(const at::Tensor& input) const {
+  const int64_t heads = options_.num_heads(), kv_heads = options_.kv_heads(),
+                size = options_.size_of_head();
+  Linear product = qkv;
+  const at::Tensor all = product->forward(normed(norm, input));
+  const HeadNorm head_norm = options_.block().head_norm();
+  std::vector<at::Tensor> parts;
+  if (options_.block().qkv_by_head()) {
+    parts = all.unflatten(-1, {heads, 3 * size}).transpose(1, 2).chunk(3, -1);
+  } else if (head_norm == HeadNorm::kAllHeads) {
+    // Normed as they lie beside each other.
+    parts = all.split_with_sizes({heads * size, kv_heads * size, kv_heads * size}, -1);
+    parts[0] = normed(query_norm, parts[0]);
+    parts[1] = normed(key_norm, parts[1]);
+    for (at::Tensor& part : parts) part = part.unflatten(-1, {-1, size}).transpose(1, 2);
+    return parts;
+  } else {
+    parts = all.unflatten(-1, {heads + 2 * kv_heads, size})
+                .transpose(1, 2)
+                .split_with_sizes({heads, kv_heads, kv_heads}, 1);
+  }
+  if (head_norm == HeadNorm::kEachHead) {
+    parts[0] = normed(query_norm, parts[0]);
+    parts[1] = normed(key_norm, parts[1]);
+  }
+  return parts;
 }
 
-at::Tensor AttentionLayerImpl::attend(const at::Tensor& queries, const at::Tensor& keys,
-                                      const at::Tensor& values, const at::Tensor& documents) const {
+AttentionOptions AttentionLayerImpl::attention_options() const {
+  const BlockOptions& block = options_.block();
   AttentionOptions options;
   options.dropout = is_training() ? options_.attention_dropout() : 0;
-  options.float32_softmax = !is_gpt2(options_);
+  options.float32_softmax = block.float32_softmax();
   options.fused = options_.fused_attention();
-  if (cache_ == nullptr) return causal_attention(queries, keys, values, documents, options);
-  cache_->check_complete(documents);
-  cache_->put(keys, values, documents);
-  // Without what was just put and would be copied; and the bits of a model without a cache.
-  if (cache_->plan().nothing_before) return causal_attention(queries, keys, values, {}, options);
-  const auto [all_keys, all_values] = cache_->get(documents);
-  return attention_up_to(cache_->plan().places(documents), queries, all_keys, all_values, options);
+  options.scale = block.attention_scale();
+  options.soft_cap = block.attention_soft_cap();
+  options.window = kind_.window();
+  return options;
+}
+
+Rotation AttentionLayerImpl::rotation_at(const at::Tensor& places, const at::Tensor& lengths,
+                                         const at::Tensor& heads) const {
+  const at::ScalarType type = options_.block().float32_rotation()
+                                  ? at::promote_types(heads.scalar_type(), at::kFloat)
+                                  : heads.scalar_type();
+  return rotation(options_, kind_.rotary(), places, lengths, type);
+}
+
+at::Tensor AttentionLayerImpl::attend(at::Tensor queries, at::Tensor keys, const at::Tensor& values,
+                                      const at::Tensor& documents) const {
+  if (kind_.rotates()) {
+    at::Tensor places, lengths;
+    if (documents.defined()) {
+      places = positions_in(documents);
+      if (kind_.rotary().depends_on_length()) lengths = lengths_in(documents);
+    } else {
+      places = at::arange(queries.size(2), queries.options().dtype(at::kLong));
+      if (kind_.rotary().depends_on_length())
+        lengths = at::full({1}, queries.size(2), places.options());
+    }
+    const Rotation angles = rotation_at(places, lengths, queries);
+    queries = rotate(queries, angles);
+    keys = rotate(keys, angles);
+  }
+  return causal_attention(queries, keys, values, documents, attention_options());
+}
+
+at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor keys,
+                                                 const at::Tensor& values,
+                                                 const at::Tensor& slots) const {
+  const CachePlan& plan = cache_->plan();
+  const at::Tensor places = plan.places(slots);
+  // Keys whose angles change as the text grows are kept as they were before, and rotated each time.
+  const bool grows = kind_.rotates() && kind_.rotary().depends_on_length();
+  const at::Tensor lengths = grows ? places.slice(1, -1) + 1 : at::Tensor();  // (N, 1)
+  const at::Tensor bare_keys = keys;
+  if (kind_.rotates()) {
+    const Rotation angles = rotation_at(places, lengths, queries);
+    queries = rotate(queries, angles);
+    keys = rotate(keys, angles);
+  }
+  cache_->check_complete(slots);
+  const SeenTokens seen = cache_->extend(grows ? bare_keys : keys, values, slots);
+  // Without what was just kept and would be copied; and the bits of a model without a cache.
+  if (plan.nothing_before) return causal_attention(queries, keys, values, {}, attention_options());
+  const at::Tensor all_keys =
+      grows ? rotate(seen.keys,
+                     rotation_at(seen.places.expand({places.size(0), -1}), lengths, seen.keys))
+            : seen.keys;
+  return attention_up_to(places, seen.places, queries, all_keys, seen.values, attention_options());
 }
 
 at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& documents) {
   if (cache_ != nullptr) cache_->plan().check(documents, is_training());
-  const int64_t heads = options_.num_heads(), kv_heads = options_.kv_heads(),
-                size = options_.size_of_head();
-  // (N, heads, T, size)
-  const std::vector<at::Tensor> parts = qkv->forward(norm->forward(input))
-                                            .unflatten(-1, {heads + 2 * kv_heads, size})
-                                            .transpose(1, 2)
-                                            .split_with_sizes({heads, kv_heads, kv_heads}, 1);
-  at::Tensor queries = parts[0], keys = parts[1];
-  if (!is_gpt2(options_)) {
-    const Rotation angles =
-        rotation(places_of(input, documents), size, options_.rope_theta(), input.scalar_type());
-    queries = rotate(queries, angles);
-    keys = rotate(keys, angles);
-  }
-  const at::Tensor seen = attend(queries, keys, parts[2], documents).transpose(1, 2).flatten(2);
-  return input + drop(output->forward(seen), options_.residual_dropout(), is_training());
+  std::vector<at::Tensor> parts = queries_keys_values(input);
+  const at::Tensor heads = cache_ != nullptr
+                               ? attend_with_cache(parts[0], parts[1], parts[2], documents)
+                               : attend(parts[0], parts[1], parts[2], documents);
+  const at::Tensor result = normed(post_norm, output->forward(heads.transpose(1, 2).flatten(2)));
+  return input + drop(result, options_.residual_dropout(), is_training());
 }
 
 void MlpLayerImpl::reset() {
+  const BlockOptions& block = options_.block();
   const int64_t hidden = options_.hidden_size(), inner = options_.mlp_size();
-  norm = register_module("norm", TokenNorm(options_));
-  if (!is_gpt2(options_)) gate = register_module("gate", linear(options_, hidden, inner));
-  up = register_module("up", linear(options_, hidden, inner));
-  down = register_module("down", last_linear(options_, inner));
+  if (norms_before(options_)) norm = register_module("norm", TokenNorm(options_));
+  if (block.gated() && !block.gate_in_up()) {
+    gate = register_module("gate", linear(options_, hidden, inner, block.mlp_bias()));
+  }
+  up = register_module(
+      "up", linear(options_, hidden, block.gate_in_up() ? 2 * inner : inner, block.mlp_bias()));
+  down = register_module("down", last_linear(options_, inner, block.mlp_bias()));
+  if (norms_behind(options_)) post_norm = register_module("post_norm", TokenNorm(options_));
 }
 
 void MlpLayerImpl::pretty_print(std::ostream& stream) const { stream << "MlpLayer"; }
 
 at::Tensor MlpLayerImpl::forward(const at::Tensor& input) {
-  const at::Tensor x = norm->forward(input);
-  const at::Tensor inner = gate.is_empty() ? at::gelu(up->forward(x), "tanh")
-                                           : at::silu(gate->forward(x)) * up->forward(x);
-  return input + drop(down->forward(inner), options_.residual_dropout(), is_training());
+  const BlockOptions& block = options_.block();
+  const at::Tensor x = normed(norm, input);
+  at::Tensor inner;
+  if (block.gate_in_up()) {
+    const std::vector<at::Tensor> halves = up->forward(x).chunk(2, -1);
+    inner = activated(halves[0], block.activation()) * halves[1];
+  } else if (block.gated()) {
+    inner = activated(gate->forward(x), block.activation()) * up->forward(x);
+  } else {
+    inner = activated(up->forward(x), block.activation());
+  }
+  const at::Tensor result = normed(post_norm, down->forward(inner));
+  return input + drop(result, options_.residual_dropout(), is_training());
 }
 
 TokenHeadImpl::TokenHeadImpl(const TransformerOptions& options, const at::Tensor& tied)
@@ -202,7 +324,9 @@ void TokenHeadImpl::use_tied_parameters(const std::vector<at::Tensor>& parameter
 }
 
 at::Tensor TokenHeadImpl::logits(const at::Tensor& input) const {
-  return at::linear(input, matrix_for(input));
+  const at::Tensor logits = at::linear(input, matrix_for(input));
+  const double cap = options_.block().logit_soft_cap();
+  return cap > 0 ? at::tanh(logits / cap) * cap : logits;
 }
 
 const at::Tensor& TokenHeadImpl::matrix_for(const at::Tensor& input) const {

@@ -18,30 +18,38 @@
 #include <utility>
 #include <vector>
 
+#include "models/attention.h"
 #include "models/layer_cache.h"
+#include "models/rotary.h"
 #include "models/transformer_options.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::models::internal {
 
-// GPT-2's LayerNorm, or Llama's RMSNorm, which is computed in float32 whatever the tensor's type
-// (Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019).
+// A norm over the last dimension, of the block's NormKind.
 class TokenNormImpl : public torch::nn::Cloneable<TokenNormImpl> {
  public:
-  explicit TokenNormImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  explicit TokenNormImpl(const TransformerOptions& options)
+      : TokenNormImpl(options, options.hidden_size()) {}
+  TokenNormImpl(const TransformerOptions& options, int64_t width)
+      : kind_(options.block().norm()), width_(width), epsilon_(options.norm_epsilon()) {
+    reset();
+  }
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor forward(const at::Tensor& input);
 
-  at::Tensor weight, bias;  // no bias for Llama
+  at::Tensor weight, bias;  // a bias for kLayerNorm alone
 
  private:
-  TransformerOptions options_;
+  NormKind kind_;
+  int64_t width_;
+  double epsilon_;
 };
 TORCH_MODULE(TokenNorm);
 
-// Token ids, (N, T) -> vectors. GPT-2 adds one for the place in the sequence.
+// Token ids, (N, T) -> vectors. With learned_positions one is added for the place in the sequence.
 class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
  public:
   explicit TokenEmbeddingImpl(const TransformerOptions& options) : options_(options) { reset(); }
@@ -66,10 +74,15 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
 };
 TORCH_MODULE(TokenEmbedding);
 
-// x + attention(norm(x)). `qkv` makes queries of all heads, then keys, then values.
+// x + attention(norm(x)), or as the block's NormPlace says. `qkv` makes queries of all heads, then
+// keys, then values; with qkv_by_head all of the first head, then of the second.
 class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
  public:
-  explicit AttentionLayerImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  // Of the first kind, or of the kind of this block.
+  explicit AttentionLayerImpl(const TransformerOptions& options, int64_t block = 0)
+      : options_(options), kind_(options.block().kind_of(block)) {
+    reset();
+  }
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -78,25 +91,34 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
   // cache, and slots instead: they look at those that it has of their rows, and are kept.
   at::Tensor apply(const at::Tensor& input, const at::Tensor& documents);
 
+  const LayerKind& kind() const { return kind_; }
   // Set by a KvCache, for its life; null otherwise, and in a clone.
   void use_cache(std::shared_ptr<LayerCache> cache) { cache_ = std::move(cache); }
 
-  TokenNorm norm{nullptr};
+  TokenNorm norm{nullptr}, post_norm{nullptr};  // before and behind
+  TokenNorm query_norm{nullptr}, key_norm{nullptr};
   torch::nn::Linear qkv{nullptr}, output{nullptr};
 
  private:
-  // Of the input's tokens, in their documents.
-  at::Tensor places_of(const at::Tensor& input, const at::Tensor& documents) const;
-  at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+  // (N, heads, T, size) three times, normed, not rotated.
+  std::vector<at::Tensor> queries_keys_values(const at::Tensor& input) const;
+  // Of tokens at these places of texts of these lengths.
+  Rotation rotation_at(const at::Tensor& places, const at::Tensor& lengths,
+                       const at::Tensor& heads) const;
+  at::Tensor attend(at::Tensor queries, at::Tensor keys, const at::Tensor& values,
                     const at::Tensor& documents) const;
+  at::Tensor attend_with_cache(at::Tensor queries, at::Tensor keys, const at::Tensor& values,
+                               const at::Tensor& slots) const;
+  AttentionOptions attention_options() const;
 
   TransformerOptions options_;
+  LayerKind kind_;
   std::shared_ptr<LayerCache> cache_;
 };
 TORCH_MODULE(AttentionLayer);
 
-// x + mlp(norm(x)): down(gelu(up)) for GPT-2, down(silu(gate) * up) for Llama (Shazeer, "GLU
-// Variants Improve Transformer", 2020).
+// x + mlp(norm(x)), or as the block's NormPlace says: down(activation(up)), or, if it is gated,
+// down(activation(gate) * up).
 class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
  public:
   explicit MlpLayerImpl(const TransformerOptions& options) : options_(options) { reset(); }
@@ -105,8 +127,8 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
 
   at::Tensor forward(const at::Tensor& input);
 
-  TokenNorm norm{nullptr};
-  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // no gate for GPT-2
+  TokenNorm norm{nullptr}, post_norm{nullptr};                  // before and behind
+  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // with gate_in_up no gate
 
  private:
   TransformerOptions options_;

@@ -5,14 +5,21 @@
 #include <torch/arg.h>
 
 #include <cstdint>
+#include <string>
+
+#include "models/block_options.h"
 
 namespace gpipe::models {
 
+// What a description of blocks begins with.
 enum class TransformerKind : uint8_t {
   kGPT2,   // learned positions, LayerNorm, tanh-GELU, biases (Radford et al., 2019)
   kLlama,  // rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al., 2023)
 };
 const char* to_text(TransformerKind kind);  // "gpt2", "llama"
+
+// Its blocks. Throws c10::ValueError for another number.
+BlockOptions blocks_of(TransformerKind kind);
 
 // A value type. Sizes that are 0 follow from others.
 //
@@ -22,7 +29,15 @@ struct TransformerOptions {
   // The defaults are those of the smallest GPT-2, or of a Llama of 7 billion parameters.
   TransformerOptions(TransformerKind kind);  // NOLINT: implicit, as LibTorch's options are
 
-  TORCH_ARG(TransformerKind, kind);
+  TransformerKind kind() const { return kind_; }
+  // Sets the block, too.
+  TransformerOptions& kind(TransformerKind kind);
+
+  // How blocks differ from the kind's: Mistral's, Qwen's, Gemma's.
+  TORCH_ARG(BlockOptions, block);
+  // Whose names config.json and weights have (models/families.h): "mistral". read_config sets it.
+  // Default: "", the kind's.
+  TORCH_ARG(std::string, family);
   TORCH_ARG(int64_t, vocab_size);  // at most 2^24
   // The longest sequence. Learned positions are a matrix of this many rows; for rotary ones it says
   // what the model is trained on, and longer sequences are taken. At most 2^24.
@@ -63,7 +78,12 @@ struct TransformerOptions {
   // matrices of attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
   TORCH_ARG(double, initializer_range) = 0.02;
 
+ private:
+  TransformerKind kind_;
+
  public:
+  // The model_type of config.json.
+  std::string family_name() const { return family_.empty() ? to_text(kind_) : family_; }
   // What holds for the sizes that are 0.
   int64_t kv_heads() const { return num_kv_heads_ > 0 ? num_kv_heads_ : num_heads_; }
   int64_t size_of_head() const { return head_size_ > 0 ? head_size_ : hidden_size_ / num_heads_; }

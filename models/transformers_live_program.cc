@@ -2,16 +2,27 @@
 // values of its own, is computed and written as Hugging Face's folder.
 //
 //   transformers_live_program MODEL INPUTS OUT [SEED]
+//   transformers_live_program --batch FOLDER INPUTS
+//   transformers_live_program --logits FOLDER INPUTS
+//   transformers_live_program --configs FOLDER
 //
 // MODEL: a folder, whose weights are read; with SEED only its config.json is, and the weights are
 // drawn here. INPUTS: a file with `ids` and `targets`. OUT gets the model, what it computes as
 // outputs.safetensors (logits and loss in float64 and float32), and its gradients in float64 as the
 // model in OUT/gradients.
+//
+// With --batch each folder in FOLDER is a model, and gets outputs.safetensors (logits in float64,
+// float32 and bfloat16), `gradients`, and the model as it is `written` with the folder that was
+// read, and `complete` without; or refused.txt, with the reason. With --logits it gets logits in
+// float32 alone, with --configs only what refuses its config.json.
 #include <ATen/Functions.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/utils.h>
 
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -71,11 +82,75 @@ void run(const std::vector<std::string>& arguments) {
   gpipe::safetensors::write(out + "/outputs.safetensors", outputs);
 }
 
+using gpipe::models::SaveHuggingFaceOptions;
+
+// One of a batch: logits in several types, gradients, and the model written back.
+void exchange(const std::string& folder, const std::string& inputs_path) {
+  const gpipe::safetensors::File inputs(inputs_path);
+  const TransformerOptions options = gpipe::models::read_config(folder);
+  torch::nn::Sequential model = gpipe::models::transformer(options);
+  gpipe::models::load_hugging_face(folder, options, *model);
+  gpipe::models::save_hugging_face(
+      folder + "/written", options, *model,
+      SaveHuggingFaceOptions().source(folder).max_file_bytes(kMaxFileBytes));
+  gpipe::models::save_hugging_face(folder + "/complete", options, *model);
+  model->eval();
+  std::vector<std::pair<std::string, at::Tensor>> outputs;
+  for (const auto& [type, prefix] : std::vector<std::pair<at::ScalarType, std::string>>{
+           {at::kDouble, "float64."}, {at::kFloat, "float32."}, {at::kBFloat16, "bfloat16."}}) {
+    model->zero_grad();
+    model->to(type);
+    const at::Tensor logits = model->forward(inputs.read("ids"));
+    outputs.emplace_back(prefix + "logits", logits.detach().contiguous());
+    if (type != at::kDouble) continue;
+    at::cross_entropy_loss(logits.flatten(0, 1), inputs.read("targets").flatten()).backward();
+    save_gradients(folder + "/gradients", options, model);
+  }
+  gpipe::safetensors::write(folder + "/outputs.safetensors", outputs);
+}
+
+void compute_logits(const std::string& folder, const std::string& inputs_path) {
+  const gpipe::safetensors::File inputs(inputs_path);
+  const TransformerOptions options = gpipe::models::read_config(folder);
+  torch::nn::Sequential model = gpipe::models::transformer(options);
+  gpipe::models::load_hugging_face(folder, options, *model);
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const at::Tensor logits = model->forward(inputs.read("ids"));
+  gpipe::safetensors::write(folder + "/outputs.safetensors", {{"logits", logits.contiguous()}});
+}
+
+// Calls `each` for the folders in `folder`; the reasons of those that throw are kept there.
+void for_each_folder(const std::string& folder,
+                     const std::function<void(const std::string&)>& each) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    try {
+      each(entry.path().string());
+    } catch (const std::exception& error) {
+      std::ofstream(entry.path() / "refused.txt") << error.what();
+    }
+  }
+}
+
+void run_batch(const std::vector<std::string>& arguments) {
+  const std::string &mode = arguments.at(1), &folder = arguments.at(2);
+  for_each_folder(folder, [&](const std::string& path) {
+    if (mode == "--configs") {
+      gpipe::models::read_config(path);
+    } else if (mode == "--logits") {
+      compute_logits(path, arguments.at(3));
+    } else {
+      exchange(path, arguments.at(3));
+    }
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    run({argv, argv + argc});
+    const std::vector<std::string> arguments(argv, argv + argc);
+    arguments.at(1).rfind("--", 0) == 0 ? run_batch(arguments) : run(arguments);
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Python's transformers reads what //models:hugging_face writes, and the reverse: transformers_live.py, live.
+# Python's transformers reads what //models:hugging_face writes, and the reverse: transformers_live.py, or
+# transformers_families.py, live.
 #
-#   transformers_live_test.sh PROGRAM SCRIPT GOLDEN_SCRIPT
+#   transformers_live_test.sh PROGRAM SCRIPT FILE [ARGUMENT...]
+#
+# FILE lies beside what the script imports.
 #
 # Where there is no transformers (tools/transformers/transformers.sh fetches it) the test is skipped, and its report says
 # so.
@@ -17,4 +20,4 @@ PYTHONPATH+=":$(dirname "$3")"
 export ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1
 # It is to find nothing but the folders that it is given.
 export HF_HUB_OFFLINE=1 HF_HOME="${TEST_TMPDIR}/home"
-python3 "$2" "$1"
+python3 "$2" "$1" "${@:3}"

@@ -245,6 +245,56 @@ Rows transformers() {
                 },
                 {"8 positions", "9 tokens"}),
   };
+  const auto with = [](const std::function<void(TransformerOptions&)>& change) {
+    TransformerOptions options = llama();
+    change(options);
+    return options;
+  };
+  const auto rotary = [&](const RotaryOptions& each) {
+    return with([&](TransformerOptions& o) { o.block().kinds({LayerKind().rotary(each)}); });
+  };
+  const Rows of_blocks = {
+      transformers("block_negative_window",
+                   with([](TransformerOptions& o) { o.block().kinds({LayerKind().window(-1)}); }),
+                   {"window must be from 0", "got -1"}),
+      transformers("block_without_kinds", with([](TransformerOptions& o) { o.block().kinds({}); }),
+                   {"must have a kind of layers"}),
+      transformers("block_kinds_of_other_layers", with([](TransformerOptions& o) {
+                     o.block().kind_of_block({0, 0});
+                   }),
+                   {"kind_of_block must have num_layers entries, got 2 for 1"}),
+      transformers("block_kind_that_is_not_there",
+                   with([](TransformerOptions& o) { o.block().kind_of_block({1}); }),
+                   {"kind_of_block must be from 0 to 0, got 1"}),
+      transformers("block_cap_and_fused", with([](TransformerOptions& o) {
+                     o.fused_attention(true).block().attention_soft_cap(1);
+                   }),
+                   {"fused_attention has no soft cap"}),
+      transformers("block_cap_and_loss", with([](TransformerOptions& o) {
+                     o.head_in_loss(true).block().logit_soft_cap(1);
+                   }),
+                   {"head_in_loss has no soft cap"}),
+      transformers("block_cap_nan",
+                   with([&](TransformerOptions& o) { o.block().logit_soft_cap(nan); }),
+                   {"logit_soft_cap", "got nan"}),
+      transformers("block_by_head_with_fewer_keys",
+                   with([](TransformerOptions& o) { o.num_kv_heads(1).block().qkv_by_head(true); }),
+                   {"qkv_by_head needs as many", "1 and 2"}),
+      transformers("block_gate_without_gate",
+                   with([](TransformerOptions& o) { o.block().gated(false).gate_in_up(true); }),
+                   {"gate_in_up needs a gated MLP"}),
+      transformers("rotary_part", rotary(RotaryOptions().part(1.5)), {"at most 1, got 1.5"}),
+      transformers("rotary_part_odd", rotary(RotaryOptions().part(0.5)),
+                   {"positive even number, got 3 of head_size 6"}),
+      transformers("rotary_factor", rotary(RotaryOptions().kind(RotaryKind::kLinear).factor(0)),
+                   {"factor of rotary positions", "got 0"}),
+      transformers("rotary_factors", rotary(RotaryOptions().kind(RotaryKind::kLongRope)),
+                   {"short_factors and long_factors", "6 rotated columns, got 0"}),
+      transformers("rotary_frequencies",
+                   rotary(RotaryOptions().kind(RotaryKind::kLlama3).high_freq_factor(1)),
+                   {"high_freq_factor must be above low_freq_factor, got 1 and 1"}),
+  };
+  rows.insert(rows.end(), of_blocks.begin(), of_blocks.end());
   const int64_t vocabulary = (int64_t{1} << 24) + 1, width = (int64_t{1} << 20) + 1;
   add(&rows, "vocab_size", {0, -1, kMin, kMax, vocabulary},
       [](int64_t value) { transformer(gpt2().vocab_size(value)); });

@@ -1,0 +1,149 @@
+// BlockOptions: what the blocks of a language model are made of: norms, attention, positions, MLP.
+//
+// Families of models (models/families.h) are such descriptions, and names of fields and weights.
+#ifndef MODELS_BLOCK_OPTIONS_H_
+#define MODELS_BLOCK_OPTIONS_H_
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpipe::models {
+
+// An RMSNorm (Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019) is computed in float32
+// whatever the tensor's type. Its kinds differ in what is rounded to that type when, and so in
+// bfloat16 and float16.
+enum class NormKind : uint8_t {
+  kLayerNorm,       // with a bias
+  kRMSNorm,         // rounded, then times the weight (Llama)
+  kRMSNormRounded,  // times the weight, then rounded (OLMo 2)
+  kRMSNormFromOne,  // times 1 + weight, both in float32, then rounded (Gemma); weights begin as 0
+};
+
+// Where the norms of attention and MLP are.
+enum class NormPlace : uint8_t {
+  kBefore,  // x + f(norm(x))
+  kBehind,  // x + norm(f(x))
+  kBoth,    // x + norm(f(norm(x)))
+};
+
+// Norms of queries and keys, before they are rotated.
+enum class HeadNorm : uint8_t {
+  kNone,
+  kEachHead,  // with one weight for all heads (Qwen 3)
+  kAllHeads,  // of all heads together (OLMo 2)
+};
+
+enum class Activation : uint8_t { kGeluTanh, kGelu, kSilu, kRelu };
+
+// How the wavelengths of rotary positions are stretched for texts that are longer than those that a
+// model was trained on.
+enum class RotaryKind : uint8_t {
+  kPlain,     // not at all
+  kLinear,    // all by `factor`
+  kDynamic,   // by a base that grows with the text beyond `original_positions`
+  kYarn,      // the long ones (Peng et al., "YaRN", 2023)
+  kLongRope,  // each by its own factor, which depends on the text's length (Ding et al., 2024)
+  kLlama3,    // the long ones
+};
+
+// A value type. What a kind does not name above it does not use.
+struct RotaryOptions {
+  TORCH_ARG(RotaryKind, kind) = RotaryKind::kPlain;
+  // The base of the wavelengths. Default: 0, TransformerOptions::rope_theta.
+  TORCH_ARG(double, theta) = 0;
+  // What part of a head is rotated: the first int(head_size * part) columns. Default: 1.
+  TORCH_ARG(double, part) = 1;
+  TORCH_ARG(double, factor) = 1;
+  // How long the texts were at first. Default: 0, TransformerOptions::max_positions.
+  TORCH_ARG(int64_t, original_positions) = 0;
+  // Cosines and sines are multiplied with it (kYarn, kLongRope). Default: 1.
+  TORCH_ARG(double, attention_factor) = 1;
+  // Rotations within original_positions from which on wavelengths are kept, and up to which they
+  // are stretched by `factor` (kYarn). `whole_range`: the range between is widened to whole
+  // columns.
+  TORCH_ARG(double, beta_fast) = 32;
+  TORCH_ARG(double, beta_slow) = 1;
+  TORCH_ARG(bool, whole_range) = true;
+  // The same for kLlama3.
+  TORCH_ARG(double, low_freq_factor) = 1;
+  TORCH_ARG(double, high_freq_factor) = 4;
+  // One for each pair of columns: for texts up to original_positions, and for longer ones
+  // (kLongRope).
+  TORCH_ARG(std::vector<double>, short_factors);
+  TORCH_ARG(std::vector<double>, long_factors);
+
+ public:
+  // Whether a text's length changes the angles of its first token.
+  bool depends_on_length() const {
+    return kind_ == RotaryKind::kDynamic || kind_ == RotaryKind::kLongRope;
+  }
+};
+
+// What may differ from layer to layer. A value type.
+struct LayerKind {
+  // A token looks at itself and the window - 1 tokens before it. Default: 0, at all before it.
+  TORCH_ARG(int64_t, window) = 0;
+  // Whether queries and keys are rotated by their positions. Default: true.
+  TORCH_ARG(bool, rotates) = true;
+  TORCH_ARG(RotaryOptions, rotary);
+};
+
+// A value type. The defaults are Llama's.
+//
+// Example:
+//   TransformerOptions options(TransformerKind::kLlama);
+//   options.block().qkv_bias(true).kinds({LayerKind().window(4096)});
+struct BlockOptions {
+  TORCH_ARG(NormKind, norm) = NormKind::kRMSNorm;
+  TORCH_ARG(NormPlace, norm_place) = NormPlace::kBefore;
+  TORCH_ARG(HeadNorm, head_norm) = HeadNorm::kNone;
+  // A matrix of positions is added to the embedding; for layers that do not rotate. Default: false.
+  TORCH_ARG(bool, learned_positions) = false;
+
+  TORCH_ARG(bool, qkv_bias) = false;
+  TORCH_ARG(bool, output_bias) = false;
+  // `qkv` makes a head's query, key and value together, instead of all queries, then all keys. For
+  // as many heads of keys as of queries. Default: false.
+  TORCH_ARG(bool, qkv_by_head) = false;
+  // What products of queries and keys are multiplied with. Default: 0, 1 / sqrt(head_size).
+  TORCH_ARG(double, attention_scale) = 0;
+  // Those become cap * tanh(product / cap). Default: 0, they do not. Logits likewise.
+  TORCH_ARG(double, attention_soft_cap) = 0;
+  TORCH_ARG(double, logit_soft_cap) = 0;
+  // Attention's softmax is computed in float32 whatever the tensor's type. Default: true.
+  TORCH_ARG(bool, float32_softmax) = true;
+  // Queries and keys are rotated in float32 where their type has less. Default: false.
+  TORCH_ARG(bool, float32_rotation) = false;
+
+  // down(activation(gate) * up) (Shazeer, "GLU Variants Improve Transformer", 2020), or
+  // down(activation(up)). Default: true.
+  TORCH_ARG(bool, gated) = true;
+  // One matrix for both, the gate's rows first, which is `up`. Default: false.
+  TORCH_ARG(bool, gate_in_up) = false;
+  TORCH_ARG(Activation, activation) = Activation::kSilu;
+  TORCH_ARG(bool, mlp_bias) = false;
+
+  // What the embedding gives is multiplied with sqrt(hidden_size), rounded to float32 and to the
+  // weight's type. Default: false.
+  TORCH_ARG(bool, scaled_embedding) = false;
+  // The matrices that end attention and MLP are drawn with 1 / sqrt(2 * num_layers) of the others'
+  // deviation (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
+  TORCH_ARG(bool, small_last_matrices) = false;
+
+  // The kinds of layers that there are, and each block's place in that list. Default: one kind,
+  // and an empty list: all blocks are of it.
+  TORCH_ARG(std::vector<LayerKind>, kinds) = std::vector<LayerKind>(1);
+  TORCH_ARG(std::vector<int64_t>, kind_of_block);
+
+ public:
+  const LayerKind& kind_of(int64_t block) const {
+    return kind_of_block_.empty() ? kinds_.front() : kinds_[kind_of_block_[block]];
+  }
+};
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_BLOCK_OPTIONS_H_

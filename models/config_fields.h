@@ -1,0 +1,80 @@
+// ConfigFields: the fields of a JSON object, each of which is read into a value, or written from
+// it, by the same line of a table.
+#ifndef MODELS_CONFIG_FIELDS_H_
+#define MODELS_CONFIG_FIELDS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::models::internal {
+
+// Throws std::runtime_error: "config.json: " and the reason.
+[[noreturn]] void refuse_config(const std::string& reason);
+
+// A value as a message shows it: JSON, cut where it is long.
+std::string shown(const nlohmann::json& value);
+
+// Reading, each function takes a field out of an object and sets `value`: to `otherwise` where
+// there is no such field, to `null` where it is null (without one null is refused), else to what it
+// says. Nothing is read twice, and what nobody has asked for is refused at the end. Writing, it
+// sets the field to the value; a value that is `null` becomes null.
+//
+// Throws std::runtime_error (refuse_config) with the field, its value and what it must be.
+class ConfigFields {
+ public:
+  using Json = nlohmann::json;
+
+  static ConfigFields reader(Json json, std::string prefix = "");
+  static ConfigFields writer();
+
+  bool reading() const { return reading_; }
+
+  void whole(const char* name, int64_t* value, int64_t otherwise,
+             std::optional<int64_t> null = std::nullopt);
+  void number(const char* name, double* value, double otherwise,
+              std::optional<double> null = std::nullopt);
+  void flag(const char* name, bool* value, bool otherwise, std::optional<bool> null = std::nullopt);
+  void text(const char* name, std::string* value, const std::string& otherwise);
+
+  // Reading: the field as it is, null where there is none; it counts as asked for.
+  Json take(const char* name);
+  bool has(const char* name) const { return json_.contains(name); }
+  // Writing.
+  void put(const char* name, Json value) { json_[name] = std::move(value); }
+
+  // Reading: refuses any value but these. The field may be missing.
+  void expect(const char* name, std::initializer_list<Json> values);
+  // Reading: these change nothing that is computed. The caller says why.
+  void ignore(std::initializer_list<const char*> names);
+  void ignore(const std::vector<const char*>& names);
+  void ignore_beginning(const std::string& beginning);
+
+  // Reading, last: refuses what nobody has asked for.
+  void check_all_seen() const;
+  // Reading: the fields that have been used, and not ignored.
+  const std::set<std::string>& used() const { return used_; }
+
+  const Json& json() const { return json_; }
+
+ private:
+  ConfigFields(Json json, std::string prefix, bool reading)
+      : json_(std::move(json)), prefix_(std::move(prefix)), reading_(reading) {}
+  // Null if there is none; otherwise counts as used.
+  const Json* find(const char* name);
+  [[noreturn]] void mistyped(const char* name, const Json& value, const char* expected) const;
+
+  Json json_;
+  std::string prefix_;
+  bool reading_;
+  std::set<std::string> used_, ignored_;
+};
+
+}  // namespace gpipe::models::internal
+
+#endif  // MODELS_CONFIG_FIELDS_H_

@@ -1,0 +1,544 @@
+#include "models/families.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "models/rotary_fields.h"
+
+namespace gpipe::models::internal {
+namespace {
+
+// --- what several families have
+
+struct Sizes {
+  int64_t vocabulary, hidden, inner, layers, heads, kv_heads, positions;  // kv_heads 0: as heads
+  double epsilon = 1e-6;
+  bool tied = false;
+  double deviation = 0.02;
+  const char* epsilon_name = "rms_norm_eps";
+};
+
+enum class NullKvHeads : uint8_t { kRefused, kAsHeads };
+
+void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& otherwise,
+           NullKvHeads null_kv_heads = NullKvHeads::kAsHeads) {
+  fields.whole("vocab_size", &options.vocab_size(), otherwise.vocabulary);
+  fields.whole("hidden_size", &options.hidden_size(), otherwise.hidden);
+  fields.whole("intermediate_size", &options.intermediate_size(), otherwise.inner);
+  fields.whole("num_hidden_layers", &options.num_layers(), otherwise.layers);
+  fields.whole("num_attention_heads", &options.num_heads(), otherwise.heads);
+  if (null_kv_heads == NullKvHeads::kAsHeads) {
+    fields.whole("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads, /*null=*/0);
+  } else {
+    fields.whole("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads);
+  }
+  fields.whole("max_position_embeddings", &options.max_positions(), otherwise.positions);
+  fields.number(otherwise.epsilon_name, &options.norm_epsilon(), otherwise.epsilon);
+  fields.number("initializer_range", &options.initializer_range(), otherwise.deviation);
+  fields.flag("tie_word_embeddings", &options.tied(), otherwise.tied);
+  fields.number("attention_dropout", &options.attention_dropout(), 0);
+}
+
+// A size of heads that need not be hidden_size / num_attention_heads.
+void head_size(ConfigFields& fields, TransformerOptions& options) {
+  fields.whole("head_dim", &options.head_size(), 0, /*null=*/0);
+}
+
+// The same for classes that have no such field, but look for it.
+void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
+  const bool other = options.size_of_head() * options.num_heads() != options.hidden_size();
+  if (fields.reading() ? fields.has("head_dim") : other) {
+    fields.whole("head_dim", &options.head_size(), 0);
+  }
+}
+
+void activation(ConfigFields& fields, TransformerOptions& options, const char* name,
+                const std::string& otherwise) {
+  static const std::map<std::string, Activation> kNames = {
+      {"gelu", Activation::kGelu},
+      {"gelu_new", Activation::kGeluTanh},
+      {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"relu", Activation::kRelu},
+      {"silu", Activation::kSilu},
+      {"swish", Activation::kSilu}};
+  Activation& value = options.block().activation();
+  std::string text = otherwise;
+  if (!fields.reading() && kNames.at(text) != value) {
+    for (auto each = kNames.rbegin(); each != kNames.rend(); ++each) {
+      if (each->second == value) text = each->first;
+    }
+  }
+  fields.text(name, &text, otherwise);
+  const auto found = kNames.find(text);
+  if (found == kNames.end()) {
+    refuse_config(
+        absl::StrCat(name, " must be 'gelu', 'gelu_new', 'relu' or 'silu', got '", text, "'"));
+  }
+  value = found->second;
+}
+
+// One flag for the biases of queries, keys, values and what attention gives.
+void attention_bias(ConfigFields& fields, TransformerOptions& options, bool otherwise = false) {
+  BlockOptions& block = options.block();
+  fields.flag("attention_bias", &block.qkv_bias(), otherwise);
+  block.output_bias(block.qkv_bias());
+}
+
+int64_t any_window(const BlockOptions& block) {
+  int64_t window = 0;
+  for (const LayerKind& kind : block.kinds()) {
+    if (kind.window() > 0) window = kind.window();
+  }
+  return window;
+}
+
+// A window that is used only if a second field says so: 0 if not.
+int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
+                        int64_t otherwise) {
+  int64_t window = any_window(options.block());
+  bool used = window > 0;
+  fields.flag("use_sliding_window", &used, false);
+  fields.whole("sliding_window", &window, otherwise, /*null=*/0);
+  return used ? window : 0;
+}
+
+std::vector<WeightName> plus(std::vector<WeightName> names, const std::vector<WeightName>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
+}
+
+std::vector<WeightName> llama_attention() {
+  return {{"layers.#.self_attn.q_proj", "block#_attention.qkv", WeightPart::kQueries},
+          {"layers.#.self_attn.k_proj", "block#_attention.qkv", WeightPart::kKeys},
+          {"layers.#.self_attn.v_proj", "block#_attention.qkv", WeightPart::kValues},
+          {"layers.#.self_attn.o_proj", "block#_attention.output"}};
+}
+
+std::vector<WeightName> gated_mlp() {
+  return {{"layers.#.mlp.gate_proj", "block#_mlp.gate"},
+          {"layers.#.mlp.up_proj", "block#_mlp.up"},
+          {"layers.#.mlp.down_proj", "block#_mlp.down"}};
+}
+
+std::vector<WeightName> norms_before() {
+  return {{"layers.#.input_layernorm", "block#_attention.norm"},
+          {"layers.#.post_attention_layernorm", "block#_mlp.norm"}};
+}
+
+std::vector<WeightName> head_norms() {
+  return {{"layers.#.self_attn.q_norm", "block#_attention.query_norm"},
+          {"layers.#.self_attn.k_norm", "block#_attention.key_norm"}};
+}
+
+// The embedding, blocks of these, and the last norm.
+std::vector<WeightName> around(const std::vector<WeightName>& blocks) {
+  std::vector<WeightName> names = {{"embed_tokens", "embedding.tokens"}};
+  names.insert(names.end(), blocks.begin(), blocks.end());
+  names.push_back({"norm", "norm"});
+  return names;
+}
+
+std::vector<WeightName> llama_weights() {
+  return around(plus(plus(llama_attention(), gated_mlp()), norms_before()));
+}
+
+std::vector<WeightName> llama_weights_with_head_norms() {
+  return around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()), norms_before()));
+}
+
+// --- GPT-2
+
+void gpt2_sizes(ConfigFields& fields, TransformerOptions& options) {
+  fields.whole("vocab_size", &options.vocab_size(), 50257);
+  fields.whole("n_positions", &options.max_positions(), 1024);
+  fields.whole("n_layer", &options.num_layers(), 12);
+  fields.whole("n_embd", &options.hidden_size(), 768);
+  fields.whole("n_head", &options.num_heads(), 12);
+  fields.whole("n_inner", &options.intermediate_size(), 0, /*null=*/0);
+  fields.flag("tie_word_embeddings", &options.tied(), true);
+  fields.number("layer_norm_epsilon", &options.norm_epsilon(), 1e-5);
+  fields.number("initializer_range", &options.initializer_range(), 0.02);
+  fields.number("embd_pdrop", &options.embedding_dropout(), 0.1);
+  fields.number("resid_pdrop", &options.residual_dropout(), 0.1);
+  fields.number("attn_pdrop", &options.attention_dropout(), 0.1);
+  fields.expect("scale_attn_weights", {true});
+  fields.expect("add_cross_attention", {false});
+  // A head for other tasks.
+  fields.ignore_beginning("summary_");
+}
+
+void gpt2(ConfigFields& fields, TransformerOptions& options) {
+  gpt2_sizes(fields, options);
+  activation(fields, options, "activation_function", "gelu_new");
+  fields.expect("scale_attn_by_inverse_layer_idx", {false});
+  fields.expect("reorder_and_upcast_attn", {false});
+  // `n_ctx` was the largest mask; the others told the first scripts what to save and to compute.
+  fields.ignore(
+      {"n_ctx", "n_special", "predict_special_tokens", "output_past", "gradient_checkpointing"});
+}
+
+std::vector<WeightName> gpt2_weights(WeightPart matrix) {
+  return {{"wte", "embedding.tokens"},
+          {"wpe", "embedding.positions"},
+          {"h.#.ln_1", "block#_attention.norm"},
+          {"h.#.attn.c_attn", "block#_attention.qkv", matrix},
+          {"h.#.attn.c_proj", "block#_attention.output", matrix},
+          {"h.#.ln_2", "block#_mlp.norm"},
+          {"h.#.mlp.c_fc", "block#_mlp.up", matrix},
+          {"h.#.mlp.c_proj", "block#_mlp.down", matrix},
+          {"ln_f", "norm"}};
+}
+
+// Heads of queries that share one of keys (StarCoder).
+void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
+  BlockOptions& block = options.block();
+  gpt2_sizes(fields, options);
+  activation(fields, options, "activation_function", "gelu_pytorch_tanh");
+  bool multi_query = !block.qkv_by_head();
+  fields.flag("multi_query", &multi_query, true);
+  block.float32_softmax(true).small_last_matrices(true).qkv_by_head(!multi_query);
+  options.num_kv_heads(multi_query ? 1 : options.num_heads());
+  fields.expect("attention_softmax_in_fp32", {true});
+  fields.expect("scale_attention_softmax_in_fp32", {true});
+  // A server's.
+  fields.ignore({"runner_max_sequence_length", "inference_runner", "validate_runner_input",
+                 "pre_allocate_kv_cache", "max_batch_size", "max_sequence_length", "pad_key_length",
+                 "n_ctx", "gradient_checkpointing"});
+}
+
+// --- Llama and what is close to it
+
+void llama(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {32000, 4096, 11008, 32, 32, 0, 2048});
+  head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  attention_bias(fields, options);
+  fields.flag("mlp_bias", &options.block().mlp_bias(), false);
+  rotary_fields(fields, options);
+  fields.expect("rope_interleaved", {false});
+  // How products were split in training; what the first conversions called positions; a mark.
+  fields.ignore({"pretraining_tp", "max_sequence_length", "is_llama_config"});
+}
+
+void mistral(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {32000, 4096, 14336, 32, 32, 8, 4096 * 32}, NullKvHeads::kRefused);
+  head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  window_field(fields, options, 4096);
+  rotary_fields(fields, options);
+}
+
+// Windows in the layers from max_window_layers on.
+void qwen_layers(ConfigFields& fields, TransformerOptions& options) {
+  const int64_t window = switched_window(fields, options, 4096);
+  int64_t first = options.num_layers();
+  for (int64_t i = options.num_layers() - 1; !fields.reading() && i >= 0; --i) {
+    if (options.block().kind_of(i).window() > 0) first = i;
+  }
+  fields.whole("max_window_layers", &first, 28);
+  layer_type_fields(fields, options, window, [&](int64_t i) { return window > 0 && i >= first; });
+  rotary_fields(fields, options);
+}
+
+void qwen2(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {151936, 4096, 22016, 32, 32, 32, 32768});
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  options.block().qkv_bias(true);
+  qwen_layers(fields, options);
+}
+
+void qwen3(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {151936, 4096, 22016, 32, 32, 32, 32768});
+  fields.whole("head_dim", &options.head_size(), 128);
+  activation(fields, options, "hidden_act", "silu");
+  attention_bias(fields, options);
+  options.block().head_norm(HeadNorm::kEachHead);
+  qwen_layers(fields, options);
+}
+
+void smollm3(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {128256, 2048, 11008, 36, 16, 4, 32768, 1e-6, /*tied=*/true});
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  attention_bias(fields, options);
+  fields.flag("mlp_bias", &options.block().mlp_bias(), false);
+  const int64_t window = switched_window(fields, options, 0);
+  rotating_field(fields, options);
+  const BlockOptions rotating = options.block();
+  layer_type_fields(fields, options, window,
+                    [&](int64_t i) { return window > 0 && !rotating.kind_of(i).rotates(); });
+  RotaryDefaults rotary;
+  rotary.theta = 2e6;
+  rotary_fields(fields, options, rotary);
+}
+
+void phi3(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {32064, 3072, 8192, 32, 32, 0, 4096, 1e-5});
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  fields.number("resid_pdrop", &options.residual_dropout(), 0);
+  options.block().gate_in_up(true);
+  window_field(fields, options, 0);
+  RotaryDefaults rotary;
+  rotary.may_be_partial = true;
+  rotary.as_phi3 = true;
+  rotary_fields(fields, options, rotary);
+  fields.expect("attention_bias", {false});
+  fields.expect("mlp_bias", {false});
+  fields.expect("lm_head_bias", {false});
+  fields.expect("full_attn_mod", {1});
+  fields.expect("interpolate_factor", {1});
+  // Its classes have this dropout as a field, and no layer of it.
+  fields.ignore({"embd_pdrop"});
+}
+
+void olmo2(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {50304, 4096, 11008, 32, 32, 0, 2048, 1e-5});
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  attention_bias(fields, options);
+  options.block()
+      .norm(NormKind::kRMSNormRounded)
+      .norm_place(NormPlace::kBehind)
+      .head_norm(HeadNorm::kAllHeads)
+      .float32_rotation(true);
+  rotary_fields(fields, options);
+}
+
+// --- Gemma
+
+// What all Gemmas have. Their hidden_size need not be a multiple of the heads.
+void gemma_block(ConfigFields& fields, TransformerOptions& options) {
+  fields.whole("head_dim", &options.head_size(), 256);
+  attention_bias(fields, options);
+  options.block().norm(NormKind::kRMSNormFromOne).scaled_embedding(true);
+  fields.expect("use_bidirectional_attention", {false, nullptr});
+}
+
+void gemma(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {256000, 3072, 24576, 28, 16, 16, 8192, 1e-6, /*tied=*/true},
+        NullKvHeads::kRefused);
+  gemma_block(fields, options);
+  // The first files have the wrong name of the function that the models were trained with.
+  if (fields.reading() && fields.has("hidden_act") && fields.json()["hidden_act"] == "gelu") {
+    fields.ignore({"hidden_act"});
+    options.block().activation(Activation::kGeluTanh);
+  } else {
+    activation(fields, options, "hidden_act", "gelu_pytorch_tanh");
+  }
+  fields.expect("hidden_activation", {nullptr, "gelu_pytorch_tanh"});
+  rotary_fields(fields, options);
+}
+
+// Gemma 2's and 3's: norms on both sides, a scale and caps for the products.
+void later_gemma(ConfigFields& fields, TransformerOptions& options, double attention_cap,
+                 double logit_cap) {
+  BlockOptions& block = options.block();
+  gemma_block(fields, options);
+  activation(fields, options, "hidden_activation", "gelu_pytorch_tanh");
+  block.norm_place(NormPlace::kBoth);
+  const double scale = block.attention_scale();
+  double scalar = scale > 0 ? 1 / (scale * scale) : static_cast<double>(options.size_of_head());
+  fields.number("query_pre_attn_scalar", &scalar, 256);
+  if (!(scalar > 0)) refuse_config("query_pre_attn_scalar must be positive");
+  // Its class takes whole numbers alone.
+  const auto rounded = static_cast<int64_t>(std::llround(std::min(scalar, 1e15)));
+  if (!fields.reading() && std::abs(scalar - static_cast<double>(rounded)) < 1e-9 * scalar) {
+    fields.put("query_pre_attn_scalar", rounded);
+  }
+  if (fields.reading()) block.attention_scale(std::pow(scalar, -0.5));
+  fields.number("attn_logit_softcapping", &block.attention_soft_cap(), attention_cap, /*null=*/0);
+  fields.number("final_logit_softcapping", &block.logit_soft_cap(), logit_cap, /*null=*/0);
+  // What tells version 4 how to keep keys, and an older name.
+  fields.ignore({"cache_implementation", "hidden_act"});
+}
+
+void gemma2(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {256000, 2304, 9216, 26, 8, 4, 8192, 1e-6, /*tied=*/true},
+        NullKvHeads::kRefused);
+  later_gemma(fields, options, 50, 30);
+  int64_t window = std::max<int64_t>(any_window(options.block()), 1);
+  fields.whole("sliding_window", &window, 4096);
+  layer_type_fields(fields, options, window, [](int64_t i) { return i % 2 == 0; });
+  rotary_fields(fields, options);
+}
+
+void gemma3(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {262208, 2304, 9216, 26, 8, 4, 131072, 1e-6, /*tied=*/true},
+        NullKvHeads::kRefused);
+  // The class has a field for the attention's cap, and does not compute it.
+  later_gemma(fields, options, 0, 0);
+  if (options.block().attention_soft_cap() > 0) {
+    refuse_config("attn_logit_softcapping must be null, no other is computed here");
+  }
+  options.block().head_norm(HeadNorm::kEachHead);
+  int64_t window = std::max<int64_t>(any_window(options.block()), 1), pattern = 6;
+  fields.whole("sliding_window", &window, 4096);
+  if (fields.reading()) fields.whole("sliding_window_pattern", &pattern, pattern);
+  if (pattern < 1) refuse_config("sliding_window_pattern must be positive");
+  layer_type_fields(fields, options, window, [&](int64_t i) { return (i + 1) % pattern != 0; });
+  two_rotary_fields(fields, options);
+}
+
+std::vector<WeightName> later_gemma_weights(const std::vector<WeightName>& head_norms) {
+  return around(plus(plus(plus(llama_attention(), head_norms), gated_mlp()),
+                     {{"layers.#.input_layernorm", "block#_attention.norm"},
+                      {"layers.#.post_attention_layernorm", "block#_attention.post_norm"},
+                      {"layers.#.pre_feedforward_layernorm", "block#_mlp.norm"},
+                      {"layers.#.post_feedforward_layernorm", "block#_mlp.post_norm"}}));
+}
+
+// --- with LayerNorm and rotary positions
+
+void gpt_neox(ConfigFields& fields, TransformerOptions& options) {
+  Sizes otherwise = {50432, 6144, 24576, 44, 64, 0, 2048, 1e-5};
+  otherwise.epsilon_name = "layer_norm_eps";
+  sizes(fields, options, otherwise);
+  activation(fields, options, "hidden_act", "gelu");
+  attention_bias(fields, options, /*otherwise=*/true);
+  options.block().norm(NormKind::kLayerNorm).qkv_by_head(true).gated(false).mlp_bias(true);
+  fields.number("hidden_dropout", &options.residual_dropout(), 0);
+  options.embedding_dropout(options.residual_dropout());
+  bool parallel = false;
+  fields.flag("use_parallel_residual", &parallel, true);
+  if (parallel) {
+    refuse_config(
+        "use_parallel_residual must be false: attention and MLP of a block beside each other are "
+        "not computed here");
+  }
+  RotaryDefaults rotary;
+  rotary.may_be_partial = true;
+  rotary.part = 0.25;
+  rotary.theta_name = "rotary_emb_base";
+  rotary.part_name = "rotary_pct";
+  rotary_fields(fields, options, rotary);
+  // A head for other tasks.
+  fields.ignore({"classifier_dropout"});
+}
+
+void starcoder2(ConfigFields& fields, TransformerOptions& options) {
+  Sizes otherwise = {49152, 3072, 12288, 30, 24, 2, 4096, 1e-5, /*tied=*/true, 0.018042};
+  otherwise.epsilon_name = "norm_epsilon";
+  sizes(fields, options, otherwise, NullKvHeads::kRefused);
+  head_size(fields, options);
+  activation(fields, options, "hidden_act", "gelu_pytorch_tanh");
+  BlockOptions& block = options.block();
+  fields.flag("use_bias", &block.qkv_bias(), true);
+  block.output_bias(block.qkv_bias())
+      .mlp_bias(block.qkv_bias())
+      .norm(NormKind::kLayerNorm)
+      .gated(false);
+  fields.number("residual_dropout", &options.residual_dropout(), 0);
+  fields.number("embedding_dropout", &options.embedding_dropout(), 0);
+  window_field(fields, options, 0);
+  rotary_fields(fields, options);
+  fields.expect("mlp_type", {"default"});
+  fields.expect("norm_type", {"layer_norm"});
+  // The trainer's names of `hidden_act` and `norm_epsilon`, and what it computed in float32.
+  fields.ignore({"activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32",
+                 "scale_attention_softmax_in_fp32", "scale_attn_weights"});
+}
+
+void stablelm(ConfigFields& fields, TransformerOptions& options) {
+  Sizes otherwise = {50304, 2560, 6912, 32, 32, 32, 4096, 1e-5};
+  otherwise.epsilon_name = "layer_norm_eps";
+  sizes(fields, options, otherwise, NullKvHeads::kRefused);
+  activation(fields, options, "hidden_act", "silu");
+  options.block().norm(NormKind::kLayerNorm);
+  fields.flag("use_qkv_bias", &options.block().qkv_bias(), false);
+  RotaryDefaults rotary;
+  rotary.may_be_partial = true;
+  rotary.part = 0.25;
+  rotary_fields(fields, options, rotary);
+  fields.expect("qk_layernorm", {false});
+  fields.expect("use_parallel_residual", {false});
+  // Of the MLP alone.
+  fields.expect("hidden_dropout", {0});
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  using Kind = TransformerKind;
+  static const std::vector<Family> kFamilies = {
+      {"gpt2",
+       "GPT2LMHeadModel",
+       Kind::kGPT2,
+       gpt2,
+       gpt2_weights(WeightPart::kTransposed),
+       "transformer.",
+       {".attn.bias", ".attn.masked_bias"}},
+      {"gpt_bigcode",
+       "GPTBigCodeForCausalLM",
+       Kind::kGPT2,
+       gpt_bigcode,
+       gpt2_weights(WeightPart::kAll),
+       "transformer.",
+       {".attn.bias", ".attn.masked_bias"}},
+      {"llama", "LlamaForCausalLM", Kind::kLlama, llama, llama_weights()},
+      {"mistral", "MistralForCausalLM", Kind::kLlama, mistral, llama_weights()},
+      {"qwen2", "Qwen2ForCausalLM", Kind::kLlama, qwen2, llama_weights()},
+      {"qwen3", "Qwen3ForCausalLM", Kind::kLlama, qwen3, llama_weights_with_head_norms()},
+      {"smollm3", "SmolLM3ForCausalLM", Kind::kLlama, smollm3, llama_weights()},
+      {"phi3", "Phi3ForCausalLM", Kind::kLlama, phi3,
+       around(plus({{"layers.#.self_attn.o_proj", "block#_attention.output"},
+                    {"layers.#.self_attn.qkv_proj", "block#_attention.qkv"},
+                    {"layers.#.mlp.gate_up_proj", "block#_mlp.up"},
+                    {"layers.#.mlp.down_proj", "block#_mlp.down"}},
+                   norms_before()))},
+      {"olmo2", "Olmo2ForCausalLM", Kind::kLlama, olmo2,
+       around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()),
+                   {{"layers.#.post_attention_layernorm", "block#_attention.post_norm"},
+                    {"layers.#.post_feedforward_layernorm", "block#_mlp.post_norm"}}))},
+      {"gemma", "GemmaForCausalLM", Kind::kLlama, gemma, llama_weights()},
+      {"gemma2", "Gemma2ForCausalLM", Kind::kLlama, gemma2, later_gemma_weights({})},
+      {"gemma3_text", "Gemma3ForCausalLM", Kind::kLlama, gemma3, later_gemma_weights(head_norms())},
+      {"gpt_neox",
+       "GPTNeoXForCausalLM",
+       Kind::kLlama,
+       gpt_neox,
+       {{"embed_in", "embedding.tokens"},
+        {"layers.#.input_layernorm", "block#_attention.norm"},
+        {"layers.#.post_attention_layernorm", "block#_mlp.norm"},
+        {"layers.#.attention.query_key_value", "block#_attention.qkv"},
+        {"layers.#.attention.dense", "block#_attention.output"},
+        {"layers.#.mlp.dense_h_to_4h", "block#_mlp.up"},
+        {"layers.#.mlp.dense_4h_to_h", "block#_mlp.down"},
+        {"final_layer_norm", "norm"}},
+       "gpt_neox.",
+       {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"},
+       "embed_out.weight"},
+      {"starcoder2", "Starcoder2ForCausalLM", Kind::kLlama, starcoder2,
+       around(plus(plus(llama_attention(), {{"layers.#.mlp.c_fc", "block#_mlp.up"},
+                                            {"layers.#.mlp.c_proj", "block#_mlp.down"}}),
+                   norms_before()))},
+      {"stablelm", "StableLmForCausalLM", Kind::kLlama, stablelm, llama_weights()},
+  };
+  return kFamilies;
+}
+
+const Family* family_of(const std::string& model_type) {
+  for (const Family& family : families()) {
+    if (family.model_type == model_type) return &family;
+  }
+  return nullptr;
+}
+
+std::string family_names() {
+  std::string names;
+  for (size_t i = 0; i < families().size(); ++i) {
+    absl::StrAppend(&names,
+                    i == 0                      ? "'"
+                    : i + 1 < families().size() ? ", '"
+                                                : " or '",
+                    families()[i].model_type, "'");
+  }
+  return names;
+}
+
+}  // namespace gpipe::models::internal

@@ -1,0 +1,47 @@
+// The fields of config.json that say how positions are rotated, and how layers differ.
+#ifndef MODELS_ROTARY_FIELDS_H_
+#define MODELS_ROTARY_FIELDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "models/config_fields.h"
+#include "models/transformer_options.h"
+
+namespace gpipe::models::internal {
+
+struct RotaryDefaults {
+  double theta = 10000;
+  double part = 1;
+  // Whether a part of a head may be rotated; otherwise `part` must be 1.
+  bool may_be_partial = false;
+  const char* theta_name = "rope_theta";
+  const char* part_name = "partial_rotary_factor";
+  // Only plain positions and LongRoPE, also under its old names, with the first length beside
+  // the other fields and not among those of the rotation (Phi-3).
+  bool as_phi3 = false;
+};
+
+// `rope_scaling` or `rope_parameters`, and the fields beside them: sets rope_theta and the rotary
+// options of all kinds that rotate.
+void rotary_fields(ConfigFields& fields, TransformerOptions& options,
+                   const RotaryDefaults& defaults = {});
+
+// Those of Gemma 3: other angles for layers with a window (the second kind).
+void two_rotary_fields(ConfigFields& fields, TransformerOptions& options);
+
+// A window for all layers, or null.
+void window_field(ConfigFields& fields, TransformerOptions& options, int64_t otherwise);
+
+// Which layers rotate, as SmolLM 3 says it; before their windows.
+void rotating_field(ConfigFields& fields, TransformerOptions& options);
+
+// Kinds for layers without and with the window, under the names of `layer_types`; without that
+// field `has_window` says which have one.
+void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_t window,
+                       const std::function<bool(int64_t block)>& has_window);
+
+}  // namespace gpipe::models::internal
+
+#endif  // MODELS_ROTARY_FIELDS_H_

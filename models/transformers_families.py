@@ -1,0 +1,347 @@
+"""Every published config.json, read by //models:hugging_face, computes what Python's transformers does.
+
+    transformers_families.py PROGRAM PUBLISHED.JSON [--mutants] [--only=PART_OF_A_NAME]
+
+PROGRAM is transformers_live_program. Each published config is shrunk to two layers and a few heads, given random weights
+by Python, saved in one file or several, in float32, bfloat16 or float16, and read there: logits in three types, gradients,
+and what is written back are compared. With --mutants each field of each config is changed, removed or made null: it must
+be refused there, or give the logits that transformers gives for the changed config.
+"""
+
+import copy
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
+
+ROWS, TOKENS = 2, 11
+# Values are of order one. bfloat16 has 8 bits, and rounds after each operation, here and there in another order.
+BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.05}
+READ = 41  # of the published files, with stablelm and gpt_bigcode, without mixtures of experts
+
+program = pathlib.Path(sys.argv[1]).resolve()
+published = json.loads(pathlib.Path(sys.argv[2]).read_text())
+failures = []
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+        print("FAILED:", what)
+    return holds
+
+
+SIZES = {"vocab_size": 29, "hidden_size": 24, "n_embd": 24, "intermediate_size": 40, "num_hidden_layers": 2, "n_layer": 2,
+         "num_attention_heads": 4, "n_head": 4, "max_position_embeddings": 16, "n_positions": 16, "n_ctx": 16,
+         "sliding_window": 4, "sliding_window_pattern": 2, "max_window_layers": 1, "query_pre_attn_scalar": 10,
+         "head_dim": 12, "rope_theta": 100.0, "rotary_emb_base": 100, "rope_local_base_freq": 10}
+
+
+def shrink(config):
+    small = copy.deepcopy(config)
+    for key, value in config.items():
+        if key in SIZES and value is not None:
+            small[key] = SIZES[key]
+        if key.endswith("token_id"):
+            small[key] = None
+    heads = config.get("num_attention_heads")
+    if config.get("num_key_value_heads") is not None:
+        small["num_key_value_heads"] = {heads: 4, 1: 1}.get(config["num_key_value_heads"], 2)
+    if config.get("n_inner") is not None:
+        small["n_inner"] = 40
+    if "final_logit_softcapping" in config and config["final_logit_softcapping"] is not None:
+        small["final_logit_softcapping"], small["attn_logit_softcapping"] = 3.0, 2.0
+    # A quarter of a head is rotated there, which must be an even number of columns.
+    if config["model_type"] in ("gpt_neox", "stablelm"):
+        small["hidden_size"] = 32
+    # Texts are longer than the windows that are in use, and than those that scaled positions begin with.
+    scaling = small.get("rope_scaling")
+    if scaling and "original_max_position_embeddings" in scaling:
+        scaling["original_max_position_embeddings"] = 8
+    if "original_max_position_embeddings" in small:
+        small["original_max_position_embeddings"] = 8
+    if scaling and "long_factor" in scaling:
+        head = small.get("head_dim") or 6
+        pairs = int(head * small.get("partial_rotary_factor", 1.0)) // 2
+        for key in ("long_factor", "short_factor"):
+            scaling[key] = [1 + 0.25 * i + (0.5 if key[0] == "l" else 0) for i in range(pairs)]
+    small.pop("torch_dtype", None)
+    return small
+
+
+# Beside the published ones: what their files do not use, but could.
+MORE = {
+    "mistral, window": ("mistral-7b-v0.3", {"sliding_window": 4}),
+    "qwen2, windows": ("qwen2-0.5b", {"use_sliding_window": True, "tie_word_embeddings": False}),
+    "qwen3, windows, biases": ("qwen3-0.6b", {"use_sliding_window": True, "sliding_window": 3, "attention_bias": True}),
+    "llama, biases": ("llama-2-7b", {"attention_bias": True, "mlp_bias": True, "head_dim": 8}),
+    "llama, dynamic": ("llama-2-7b", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 8}),
+    "llama, linear": ("llama-2-7b", {"rope_scaling": {"type": "linear", "factor": 4}}),
+    "llama, yarn": ("llama-2-7b", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                                    "original_max_position_embeddings": 8}}),
+    "llama, yarn, mscale": ("llama-3.2-1b", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.8,
+                                                              "mscale_all_dim": 0.5, "truncate": False, "beta_fast": 4,
+                                                              "original_max_position_embeddings": 8}}),
+    "qwen2, yarn": ("qwen2.5-3b", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 50.0}}),
+    "gemma2, other caps": ("gemma-2-2b", {"attn_logit_softcapping": None, "tie_word_embeddings": False}),
+    "gemma3, linear": ("gemma-3-1b-it", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "gemma3, three to one": ("gemma-3-1b-it", {"sliding_window_pattern": 4, "num_hidden_layers": 4}),
+    "olmo2, shared heads": ("olmo-2-7b", {"num_key_value_heads": 2, "attention_bias": True}),
+    "neox, partial": ("redpajama-3b", {"rotary_pct": 0.5, "tie_word_embeddings": True, "hidden_act": "relu"}),
+    "starcoder2, no biases": ("starcoder2", {"use_bias": False, "sliding_window": None}),
+    "bigcode, many heads": ("gpt-bigcode", {"multi_query": False}),
+    "stablelm, biases": ("stablelm", {"use_qkv_bias": True, "num_key_value_heads": 2}),
+    "gpt2, exact gelu": ("gpt2", {"activation_function": "gelu"}),
+    "smollm3": ("smollm-135m", {"model_type": "smollm3", "num_hidden_layers": 4, "tie_word_embeddings": True}),
+    "smollm3, windows": ("smollm-135m", {"model_type": "smollm3", "no_rope_layers": [1, 0], "use_sliding_window": True,
+                                         "sliding_window": 4, "pretraining_tp": None}),
+}
+
+
+def cases():
+    """Shrunk configs by name, each once."""
+    only = next((each.removeprefix("--only=") for each in sys.argv if each.startswith("--only=")), "")
+    yield from ((name, config) for name, config in all_cases() if only in name)
+
+
+def all_cases():
+    seen = {}
+    for name, config in published.items():
+        small = shrink(config)
+        harmless = ("_name_or_path", "transformers_version", "architectures", "task_specific_params", "id2label",
+                    "label2id", "_commit_hash", "use_cache", "initializer_range")
+        seen.setdefault(json.dumps({k: v for k, v in small.items() if k not in harmless}, sort_keys=True), (name, small))
+    yield from seen.values()
+    for name, (base, changes) in MORE.items():
+        small = {**shrink(published[base]), **changes}
+        if small["model_type"] == "smollm3":
+            small.pop("pretraining_tp", None)
+        yield name, small
+
+
+def make(folder):
+    """transformers' model of folder/config.json, with random weights of order one."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            # Matrices keep lengths; vectors (norms and biases) are not one and zero, which would hide mistakes.
+            parameter.copy_(values / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else parameter + values * 0.3)
+    model.eval()
+    return model
+
+
+def run(batch, inputs):
+    subprocess.run([program, "--batch", batch, inputs], check=True)
+
+
+def apart(have, want):
+    if have.shape != want.shape:
+        return float("inf")
+    return ((have.double() - want.double()).abs().max() / max(1.0, want.double().abs().max().item())).item()
+
+
+def loaded(folder, **more):
+    model, told = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True,
+                                                       trust_remote_code=False, **more)
+    expect(not any(told.values()), f"{folder}: {told}")
+    return model
+
+
+def exchange(work):
+    inputs = {key: torch.randint(29, (ROWS, TOKENS), generator=torch.Generator().manual_seed(seed))
+              for seed, key in enumerate(("ids", "targets"))}
+    save_file(inputs, work / "inputs.safetensors")
+    types = [torch.float32, torch.bfloat16, torch.float16]
+    made = {}
+    for number, (name, config) in enumerate(cases()):
+        folder = work / "batch" / f"{number:03}"
+        folder.mkdir(parents=True)
+        # As published: what transformers saves of its own would be in the newer form.
+        text = json.dumps(config)
+        (folder / "config.json").write_text(text)
+        try:
+            model = make(folder)
+        except Exception as error:  # of another library's code, or unknown
+            made[folder] = (name, config, None, repr(error)[:80])
+            continue
+        model.to(types[number % 3]).save_pretrained(folder, max_shard_size="20KB" if number % 2 else "5GB")
+        (folder / "config.json").write_text(text)
+        (folder / "tokenizer.json").write_text('{"a": "tokenizer"}')
+        made[folder] = (name, config, types[number % 3], "")
+    run(work / "batch", work / "inputs.safetensors")
+    largest = {}
+    for folder, (name, config, dtype, error) in made.items():
+        refused = (folder / "refused.txt").read_text() if (folder / "refused.txt").exists() else ""
+        if refused or dtype is None:
+            expect(refused, f"{name}: read, but not by transformers: {error}")
+            print(f"{name}: {refused}")
+            expect(name not in MORE, f"{name}: {refused}")
+            continue
+        compare(name, config, folder, dtype, inputs, largest)
+    print("largest differences, of values of order one:")
+    for family, differences in sorted(largest.items()):
+        print(f"  {family:12}" + "".join(f"  {what} {value:.1e}" for what, value in differences.items()))
+
+
+def compare(name, config, folder, dtype, inputs, largest):
+    ours = load_file(folder / "outputs.safetensors")
+    differences = largest.setdefault(config["model_type"], {})
+
+    def close(what, have, want, bound, detail=""):
+        difference = apart(have, want)
+        differences[what] = max(differences.get(what, 0), difference)
+        expect(difference <= bound, f"{name}: {what} {detail} {difference:.1e}, more than {bound}")
+
+    for prefix, bound in BOUNDS.items():
+        # Anew: a type rounds what is no parameter, too.
+        model = loaded(folder, dtype=torch.float32).to(getattr(torch, prefix)).eval()
+        logits = model(inputs["ids"]).logits
+        expect(logits.float().std() > 0.1, f"{name}: logits that say nothing")
+        close(prefix, ours[prefix + ".logits"], logits.detach(), bound)
+        if prefix != "float64":
+            continue
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["targets"].flatten()).backward()
+        gradients = {}
+        for path in (folder / "gradients").glob("*.safetensors"):
+            gradients.update(load_file(path))
+        want = {key: parameter.grad for key, parameter in model.named_parameters()}
+        expect(gradients.keys() == want.keys(), f"{name}: gradients {sorted(gradients.keys() ^ want.keys())[:3]}")
+        for key in gradients.keys() & want.keys():
+            close("gradients", gradients[key], want[key], bound, key)
+    # What is written with the folder that was read is that folder; without, transformers reads the same model.
+    theirs = loaded(folder, dtype="auto").state_dict()
+    for written in ("written", "complete"):
+        back = loaded(folder / written, dtype=dtype)
+        have = back.state_dict()
+        expect(have.keys() == theirs.keys() and all(torch.equal(have[key].to(dtype), theirs[key].to(dtype))
+                                                    for key in have), f"{name}: {written}: other values")
+        model = back.to(torch.float64).eval()
+        with torch.no_grad():
+            logits = model(inputs["ids"]).logits
+            want = loaded(folder, dtype=dtype).to(torch.float64).eval()(inputs["ids"]).logits
+        expect(apart(logits, want) <= 1e-12, f"{name}: {written}: other logits")
+    for path in (folder / "written").glob("*.safetensors"):
+        expect(all(value.dtype == dtype for value in load_file(path).values()), f"{name}: written in another type")
+    expect(json.loads((folder / "written/config.json").read_text()) == config, f"{name}: another config was written")
+    expect((folder / "written/tokenizer.json").read_text() == '{"a": "tokenizer"}', f"{name}: no tokenizer")
+
+
+def changed(value):
+    """Other values for a field."""
+    if isinstance(value, bool):
+        return [not value, None]
+    if isinstance(value, int):
+        return [value + 1, value * 2, 0, None]
+    if isinstance(value, float):
+        return [value * 2, value / 2, None]
+    if isinstance(value, str):
+        return ["other", None]
+    if isinstance(value, list):
+        return [value[:-1], None]
+    if isinstance(value, dict):
+        return [None, {}]
+    return [1, True, "other", {}]
+
+
+def mutants(config):
+    missing = object()
+    for key, value in config.items():
+        if key == "model_type":
+            continue
+        for other in [*changed(value), missing]:
+            mutant = copy.deepcopy(config)
+            if other is missing:
+                del mutant[key]
+            else:
+                mutant[key] = other
+            yield f"{key}={'missing' if other is missing else other}", mutant
+        if not isinstance(value, dict):
+            continue
+        for inner, old in value.items():
+            for other in [*changed(old), missing]:
+                mutant = copy.deepcopy(config)
+                if other is missing:
+                    del mutant[key][inner]
+                else:
+                    mutant[key][inner] = other
+                yield f"{key}.{inner}={'missing' if other is missing else other}", mutant
+
+
+def try_mutants(work):
+    inputs = {key: torch.randint(20, (ROWS, TOKENS), generator=torch.Generator().manual_seed(seed))
+              for seed, key in enumerate(("ids", "targets"))}
+    save_file(inputs, work / "inputs.safetensors")
+    want = {}
+    not_read = 0
+    for number, (name, config) in enumerate(cases()):
+        for count, (what, mutant) in enumerate(mutants(config)):
+            folder = work / "mutants" / f"{number:03}-{count:04}"
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps(mutant))
+            try:
+                model = make(folder)
+                with torch.no_grad():
+                    logits = model(inputs["ids"]).logits
+                    tied = model.config.tie_word_embeddings
+                state = {key: value.contiguous() for key, value in model.state_dict().items()
+                         if not (tied and key == "lm_head.weight")}
+                save_file(state, folder / "model.safetensors")
+                want[folder] = (f"{name}: {what}", logits)
+            except Exception:  # transformers cannot use it; what is done with it here is no wrong reading
+                not_read += 1
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+    subprocess.run([program, "--logits", work / "mutants", work / "inputs.safetensors"], check=True)
+    refused = equal = 0
+    for folder, (what, logits) in want.items():
+        if (folder / "refused.txt").exists():
+            refused += 1
+            continue
+        difference = apart(load_file(folder / "outputs.safetensors")["logits"], logits)
+        equal += difference <= BOUNDS["float32"]
+        expect(difference <= BOUNDS["float32"], f"mutant {what}: read, but the logits are {difference:.1e} away")
+    print(f"{len(want)} mutants: {refused} refused, {equal} with equal logits; {not_read} more that transformers cannot use")
+
+
+def count_read(work):
+    """How many of the published files are read as they are."""
+    for name, config in published.items():
+        folder = work / "configs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config))
+    subprocess.run([program, "--configs", work / "configs"], check=True)
+    refused = sorted((work / "configs").glob("*/refused.txt"))
+    for path in refused:
+        print(f"{path.parent.name}: {path.read_text()}")
+    print(f"{len(published) - len(refused)} of {len(published)} published configs are read")
+    expect(len(published) - len(refused) == READ, "the number of published configs that are read has changed")
+
+
+def main():
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as work:
+        count_read(pathlib.Path(work))
+        exchange(pathlib.Path(work))
+        if "--mutants" in sys.argv:
+            try_mutants(pathlib.Path(work))
+    if failures:
+        sys.exit(1)
+    print("PASSED")
+
+
+if __name__ == "__main__":
+    main()
