@@ -202,7 +202,7 @@ class Planner {
       if (profile.batch_rows != rows) continue;
       TORCH_CHECK_VALUE(profile.layers.size() == model_->size(), "a profile of ",
                         profile.layers.size(), " layers was given for a model of ", model_->size());
-      check_autocast(rows, profile.autocast);
+      if (profile.autocast) check_autocast(rows, *profile.autocast);
       if (profile.shared_inputs) {
         std::vector<int64_t> shared = options_.shared_inputs();
         std::sort(shared.begin(), shared.end());
@@ -347,7 +347,7 @@ class Planner {
     const MiniBatchCut& cut = problem_.cuts[best.cut];
     PlanReport report;
     report.plan.profiled_on = cut.profile.device;
-    report.plan.autocast = cut.profile.autocast;
+    report.plan.autocast = autocast_;  // as the profile, if that says it
     report.plan.rows = rows_;
     report.plan.balance = best.balance;
     report.plan.chunks = best.chunks;

@@ -15,6 +15,7 @@
 #include "balance/memory/caching_allocator.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/search_work.h"
 
 namespace gpipe::balance {
 namespace {
@@ -87,9 +88,10 @@ class Check {
         const LayerProfile& layer_profile = profile.layers[k];
         stage.forward += layer_profile.forward;
         stage.whole += layer_profile.backward;
-        stage.inputs += measured ? layer_profile.split->input : layer_profile.backward / 2;
-        stage.weights += measured ? layer_profile.split->weight : layer_profile.backward / 2;
-        stage.waits += measured ? static_cast<double>(layer_profile.split->waiting) : 0.0;
+        const SplitBackward halves = split_backward(layer_profile);
+        stage.inputs += halves.input;
+        stage.weights += halves.weight;
+        stage.waits += static_cast<double>(halves.waiting);
         stage.state += static_cast<double>(layer_profile.parameters) * machine.param_scale +
                        static_cast<double>(layer_profile.buffers);
         stage.workspace = std::max(stage.workspace, static_cast<double>(layer_profile.workspace));
@@ -328,8 +330,10 @@ class Claims {
       problem("profiled_on",
               "the profile is of " + profile_.device + ", the plan says " + plan_.profiled_on);
     }
-    if (plan_.autocast != profile_.autocast) {
-      problem("autocast", "the profile was made " + under_autocast(profile_.autocast) +
+    if (!profile_.autocast) {
+      not_checked("autocast", "the profile does not say what it was made under");
+    } else if (plan_.autocast != *profile_.autocast) {
+      problem("autocast", "the profile was made " + under_autocast(*profile_.autocast) +
                               ", the plan " + under_autocast(plan_.autocast));
     }
     if (!profile_.shared_inputs) {
@@ -386,6 +390,11 @@ class Claims {
       const Schedule named = profiled_schedule(name, devices, plan_.schedule.stages() / devices,
                                                plan_.schedule.micro_batches(), profile_, machine_);
       if (named == plan_.schedule) return;
+      if (is_searched(name) && named.placement() == plan_.schedule.placement()) {
+        not_checked("schedule_name",
+                    "a search made the table, and " + name + " finds another one here");
+        return;
+      }
       problem("schedule_name, schedule", "the schedule is not what " + name + " is here");
     } catch (const std::invalid_argument& error) {
       problem("schedule_name", error.what());
@@ -445,6 +454,13 @@ class Claims {
  private:
   // Sums of bytes that are rounded in another order differ by no more.
   static constexpr int64_t kRoundedBytes = 1;
+
+  // Whether a search makes the schedule. Another version of it finds another table, and what the
+  // plan's own is worth is derived from the table.
+  bool is_searched(const std::string& name) const {
+    return gpipe::internal::search_work(name, plan_.schedule.stages(),
+                                        plan_.schedule.micro_batches()) > 0;
+  }
 
   static std::set<int64_t> set_of(const std::vector<int64_t>& values) {
     return {values.begin(), values.end()};
@@ -560,6 +576,7 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                      const std::vector<double>& sizes, const ExplainOptions& machine,
                      const MemoryTrace* trace) {
   check_plan_value(plan, "check_plan: ");
+  check_machine(machine, "check_plan: ");
   check_finite_step(profile, sizes, machine, "check_plan: ");
   Check check(plan, profile, sizes, machine);
   PlanProof proof;

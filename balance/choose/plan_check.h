@@ -44,7 +44,7 @@ struct PlanProof {
 //
 // Throws std::invalid_argument for a plan that is none (check_plan_value), for a balance that is
 // not of the profile's layers, for another number of sizes than of micro-batches, and for times
-// that are not finite (check_finite_step).
+// that are not finite (check_finite_step), and for a machine out of range (check_machine).
 PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                      const std::vector<double>& sizes, const ExplainOptions& machine,
                      const MemoryTrace* trace = nullptr);

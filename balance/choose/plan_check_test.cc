@@ -11,6 +11,8 @@
 
 #include "balance/choose/plan_search.h"
 #include "balance/step/explain.h"
+#include "gpipe/schedule/search/generators.h"
+#include "gpipe/schedule/sequential.h"
 
 namespace gpipe::balance {
 namespace {
@@ -157,6 +159,98 @@ TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
   const PlanProof proof = check_plan(plan, profile, kTwo, machine);
   EXPECT_DOUBLE_EQ(proof.step, plan.step);
   EXPECT_THAT(proof.problems, IsEmpty());
+}
+
+// What explain() predicts for a plan by hand, for a plan of it.
+PipelinePlan predicted(PipelinePlan plan, const Profile& profile) {
+  ExplainOptions options;
+  options.chunks = plan.chunks;
+  options.partition_checkpoints = plan.checkpoints;
+  options.schedule = [&](int64_t, int64_t) { return plan.schedule; };
+  const Explanation explanation = explain(profile, plan.balance, options);
+  plan.step = explanation.step;
+  plan.lower_bound = 0;
+  plan.devices.clear();
+  for (const WorkerExplanation& worker : explanation.workers) {
+    plan.devices.push_back({0, worker.memory, -1, worker.memory});
+  }
+  return plan;
+}
+
+TEST(PlanCheck, HalvesOfSomeLayersOnly) {
+  Profile profile = two_layers();
+  profile.layers[1].split = SplitBackward{1.5, 0.75, 60};
+  PipelinePlan plan = by_hand();
+  plan.schedule_name = "zb-h1";
+  plan.schedule = zb_h1(2, 2);
+  EXPECT_THAT(check_plan(predicted(plan, profile), profile, kTwo, {}).problems, IsEmpty());
+}
+
+TEST(PlanCheck, OneWorkerMayHaveAllStages) {
+  PipelinePlan plan = by_hand();
+  plan.schedule_name = "sequential";
+  plan.schedule = sequential(2, 2);
+  EXPECT_THAT(check_plan(predicted(plan, two_layers()), two_layers(), kTwo, {}).problems,
+              IsEmpty());
+}
+
+// A table from another version's search is what the plan says it is, whatever its name makes today.
+TEST(PlanCheck, ATableOfASearchNeedNotBeTheNamesOfToday) {
+  const Profile profile = [] {
+    Profile four = two_layers();
+    four.layers.insert(four.layers.end(), four.layers.begin(), four.layers.begin() + 2);
+    return four;
+  }();
+  PipelinePlan plan = by_hand();
+  plan.balance = {1, 1, 1, 1};
+  plan.checkpoints.assign(4, Checkpoint::kNever);
+  plan.schedule_name = "v-min";
+  plan.schedule = Schedule::from_text(
+      "stages 4\nmicro_batches 2\n"
+      "worker 0: F0.0 F3.0 B3.0 B0.0 F0.1 F3.1 B3.1 B0.1\n"
+      "worker 1: F1.0 F2.0 B2.0 B1.0 F1.1 F2.1 B2.1 B1.1\n");
+  const PlanProof proof = check_plan(predicted(plan, profile), profile, kTwo, {});
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_THAT(proof.not_checked,
+              Contains(AllOf(HasSubstr("schedule_name: "), HasSubstr("v-min finds another one"))));
+  // One by rules, or one that is no V, is not what it is called.
+  plan.schedule_name = "interleaved";
+  EXPECT_THAT(check_plan(predicted(plan, profile), profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("schedule_name, schedule: ")));
+  plan.schedule_name = "v-min";
+  plan.schedule = interleaved(2, 2, 2);
+  EXPECT_THAT(check_plan(predicted(plan, profile), profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("schedule_name, schedule: ")));
+}
+
+TEST(PlanCheck, AGuardThatTheProfileDoesNotSayIsNotChecked) {
+  PipelinePlan plan = by_hand();
+  plan.autocast = "bfloat16";
+  Profile profile = two_layers();
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("autocast: the profile was made without")));
+  profile.autocast.reset();
+  const PlanProof proof = check_plan(plan, profile, kTwo, {});
+  EXPECT_THAT(proof.problems, IsEmpty());
+  EXPECT_THAT(proof.not_checked, Contains(HasSubstr("autocast: ")));
+}
+
+TEST(PlanCheck, AMachineOutOfRangeIsRefused) {
+  for (const auto& [field, change] :
+       std::vector<std::pair<std::string, std::function<void(ExplainOptions&)>>>{
+           {"param_scale is 1e+300", [](ExplainOptions& m) { m.param_scale = 1e300; }},
+           {"param_scale is -1", [](ExplainOptions& m) { m.param_scale = -1; }},
+           {"cores is -1", [](ExplainOptions& m) { m.cores = -1; }},
+           {"bandwidth is -1", [](ExplainOptions& m) { m.bandwidth = -1; }},
+           {"latency is -1", [](ExplainOptions& m) { m.latency = -1; }},
+           {"overhead is -1", [](ExplainOptions& m) { m.overhead = -1; }},
+           {"contention is 0.5", [](ExplainOptions& m) { m.contention = 0.5; }}}) {
+    ExplainOptions machine;
+    change(machine);
+    EXPECT_THAT(
+        [&] { check_plan(by_hand(), two_layers(), kTwo, machine); },
+        ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("check_plan: "), HasSubstr(field))));
+  }
 }
 
 TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {

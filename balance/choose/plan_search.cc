@@ -133,12 +133,14 @@ class Search {
            std::to_string(problem_.devices) + ", one for each device");
     }
     if (problem_.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
-    const Profile& first = problem_.cuts.front().profile;
+    const Profile* first = nullptr;  // of those that say it
     for (const MiniBatchCut& cut : problem_.cuts) {
-      if (cut.profile.autocast == first.autocast) continue;
+      if (!cut.profile.autocast) continue;
+      if (first == nullptr) first = &cut.profile;
+      if (*cut.profile.autocast == *first->autocast) continue;
       fail("a profile of micro-batches of " + std::to_string(cut.profile.batch_rows) +
-           " rows was made " + under_autocast(cut.profile.autocast) + ", and one of " +
-           std::to_string(first.batch_rows) + " rows " + under_autocast(first.autocast) +
+           " rows was made " + under_autocast(*cut.profile.autocast) + ", and one of " +
+           std::to_string(first->batch_rows) + " rows " + under_autocast(*first->autocast) +
            "; make all of them under the same guard");
     }
     if (problem_.checkpoints.empty()) fail("there are no checkpoint modes to choose from");

@@ -1,5 +1,8 @@
 #include "balance/choose/profiled_schedule.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search/generators.h"
 
@@ -31,7 +34,12 @@ Schedule profiled_schedule(const std::string& name, int64_t devices, int64_t sta
                            const ExplainOptions& machine) {
   const int64_t stages = devices * stages_per_device;
   NamedScheduleOptions options;
-  options.stages_per_worker = stages_per_device;
+  // What has all stages on one worker cannot have another number of them.
+  const std::vector<NamedSchedule>& all = named_schedules();
+  const bool one_worker = std::any_of(all.begin(), all.end(), [&](const NamedSchedule& named) {
+    return named.name == name && named.shape == PlacementShape::kOneWorker;
+  });
+  if (!one_worker) options.stages_per_worker = stages_per_device;
   options.costs = mean_costs(profile, stages, machine);
   return schedule_by_name(name, stages, micro_batches, options);
 }

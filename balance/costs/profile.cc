@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -36,6 +37,16 @@ void mix_into(Profile& profile, const Profile& other, double share) {
     profile.skips[k].bytes = mix(profile.skips[k].bytes, other.skips.at(k).bytes, share);
   }
   profile.input = mix(profile.input, other.input, share);
+}
+
+// What two profiles say of how they were made: not known, if one of them does not say it.
+template <typename Value>
+std::optional<Value> common(const std::optional<Value>& a, const std::optional<Value>& b,
+                            const char* what) {
+  if (!a || !b) return std::nullopt;
+  if (*a == *b) return a;
+  throw std::invalid_argument(std::string("between: the two profiles were made ") + what +
+                              "; give two that were made alike");
 }
 
 }  // namespace
@@ -91,6 +102,9 @@ Profile between(const Profile& low, const Profile& high, int64_t rows) {
         "least 0 rows");
   }
   Profile result = low;
+  result.autocast = common(low.autocast, high.autocast, "under different guards of autocast");
+  result.shared_inputs =
+      common(low.shared_inputs, high.shared_inputs, "with different shared inputs");
   mix_into(result, high,
            static_cast<double>(rows - low.batch_rows) /
                static_cast<double>(high.batch_rows - low.batch_rows));

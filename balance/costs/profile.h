@@ -69,7 +69,8 @@ struct SkipProfile {
 struct Profile {
   std::string device;  // a name for people, e.g. "NVIDIA A100" or the processor's
   // What autocast casts to where the layers ran ("bfloat16", "float16"). Empty: it was not enabled.
-  std::string autocast = {};
+  // None: not known, as in files that are older.
+  std::optional<std::string> autocast = std::string();
   int64_t batch_rows = 0;  // rows of the micro-batch
   // Bytes of the micro-batch that enters the first layer. Inputs that all micro-batches share
   // (ProfileOptions::shared_inputs) are not in it: they are there once, however many are in flight.
@@ -86,9 +87,10 @@ struct Profile {
 // and for less than 0 rows.
 Profile in_proportion(const Profile& profile, int64_t rows);
 
-// The same between two profiles of the same layers, linear in the rows. What `high` has no measured
-// halves for has none. Throws std::invalid_argument for profiles of other layers, unless low has
-// fewer rows than high, and for less than 0 rows.
+// The same between two profiles of the same layers, linear in the rows. What one of them has no
+// measured halves for has none, and a guard of autocast or shared inputs that one of them does not
+// know are not known. Throws std::invalid_argument for profiles of other layers, of other guards of
+// autocast or of other shared inputs, unless low has fewer rows than high, and for less than 0 rows.
 Profile between(const Profile& low, const Profile& high, int64_t rows);
 
 }  // namespace gpipe::balance

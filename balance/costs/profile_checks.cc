@@ -49,8 +49,8 @@ std::string under_autocast(const std::string& autocast) {
 void check_profile(const Profile& profile, const std::string& prefix) {
   const Checks checks(prefix);
   if (profile.layers.empty()) checks.fail("layers is empty, expected at least one layer");
-  if (!is_type_name(profile.autocast)) {
-    checks.fail("autocast is '" + profile.autocast +
+  if (profile.autocast && !is_type_name(*profile.autocast)) {
+    checks.fail("autocast is '" + *profile.autocast +
                 "', expected the name of a type, such as bfloat16, or nothing");
   }
   checks.count("batch_rows", profile.batch_rows);

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile";
-// 2: with shared_inputs, which files of version 1 do not say.
+// 2: says what version 1 may leave open: shared_inputs, and whether autocast was enabled.
 constexpr int64_t kVersion = 2;
 
 // The fields of one JSON object, with the messages that name them.
@@ -114,11 +114,11 @@ std::string place(const char* list, size_t index) {
 std::string to_json(const SavedProfile& saved) {
   const Profile& profile = saved.profile;
   check_profile(profile, "the profile cannot be saved: ");
-  Json json = {{"format", kFormat},         {"version", kVersion},
+  Json json = {{"format", kFormat},         {"version", profile.autocast ? kVersion : 1},
                {"units", "seconds, bytes"}, {"model", saved.model},
                {"device", profile.device},  {"batch_rows", profile.batch_rows},
                {"input", profile.input}};
-  if (!profile.autocast.empty()) json["autocast"] = profile.autocast;
+  if (profile.autocast && !profile.autocast->empty()) json["autocast"] = *profile.autocast;
   Json& layers = json["layers"] = Json::array();
   for (const LayerProfile& layer : profile.layers) {
     layers.push_back({{"name", layer.name},
@@ -168,7 +168,11 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
   SavedProfile saved;
   saved.model = fields.text("model");
   saved.profile.device = fields.text("device");
-  if (fields.has("autocast")) saved.profile.autocast = fields.text("autocast");
+  if (fields.has("autocast")) {
+    saved.profile.autocast = fields.text("autocast");
+  } else if (version == 1) {
+    saved.profile.autocast.reset();
+  }
   saved.profile.batch_rows = fields.count("batch_rows");
   saved.profile.input = fields.count("input");
   for (const Json& layer : fields.list("layers")) {

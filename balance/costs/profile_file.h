@@ -8,7 +8,8 @@
 //    "skips": [{"from": 0, "to": 7, "bytes": 37748736}],
 //    "shared_inputs": []}
 //
-// Files of version 1 have no shared_inputs and are still read: then nobody knows them.
+// "autocast": "bfloat16" is there only where it was enabled. Files of version 1 have neither, and
+// are still read: then shared inputs and autocast are unknown.
 //
 // The last three of a layer are of a backward that is split. They are missing together in files
 // that are older than that: split_backward() (balance/costs/profile.h) says what is taken instead.

@@ -94,12 +94,20 @@ std::string changed(const std::function<void(Json&)>& change) {
   return json.dump();
 }
 
-TEST(ProfileFile, FilesOfVersionOneDoNotSayWhichInputsAreShared) {
+TEST(ProfileFile, FilesOfVersionOneDoNotSayHowTheyWereMade) {
   const std::string old = changed([](Json& json) {
     json["version"] = 1;
     json.erase("shared_inputs");
+    json.erase("autocast");
   });
-  EXPECT_FALSE(profile_from_json(old, "f").profile.shared_inputs);
+  const SavedProfile read = profile_from_json(old, "f");
+  EXPECT_FALSE(read.profile.shared_inputs);
+  EXPECT_FALSE(read.profile.autocast);
+  EXPECT_FALSE(profile_from_json(to_json(read), "f").profile.autocast) << "nor once more";
+  EXPECT_EQ(
+      profile_from_json(changed([](Json& json) { json.erase("autocast"); }), "f").profile.autocast,
+      "")
+      << "version 2 says it";
   EXPECT_THAT(
       [] { profile_from_json(changed([](Json& json) { json["shared_inputs"][1] = 0.5; }), "f"); },
       ThrowsMessage<std::invalid_argument>(HasSubstr("shared_inputs is 0.5")));

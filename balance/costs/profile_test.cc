@@ -1,9 +1,18 @@
 #include "balance/costs/profile.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <vector>
 
 namespace gpipe::balance {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 LayerProfile layer(double factor) {
   LayerProfile result;
@@ -61,6 +70,25 @@ TEST(Profile, HalvesThatNobodyHasMeasuredAreNotMadeUp) {
   for (LayerProfile& each : whole.layers) each.split.reset();
   EXPECT_FALSE(between(of_rows(4), whole, 7).layers[0].split);
   EXPECT_FALSE(between(in_proportion(whole, 4), of_rows(12), 7).layers[0].split);
+}
+
+TEST(Profile, OnlyProfilesThatWereMadeAlikeAreMixed) {
+  Profile low = of_rows(4);
+  Profile high = of_rows(12);
+  low.autocast = high.autocast = "bfloat16";
+  low.shared_inputs = high.shared_inputs = std::vector<int64_t>{1};
+  EXPECT_EQ(between(low, high, 7).autocast, "bfloat16");
+  EXPECT_EQ(between(low, high, 7).shared_inputs, std::vector<int64_t>{1});
+  high.autocast = "float16";
+  EXPECT_THAT([&] { between(low, high, 7); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("guards of autocast")));
+  high.autocast.reset();
+  EXPECT_EQ(between(low, high, 7).autocast, std::nullopt);
+  high.shared_inputs->push_back(2);
+  EXPECT_THAT([&] { between(low, high, 7); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("shared inputs")));
+  high.shared_inputs.reset();
+  EXPECT_EQ(between(low, high, 7).shared_inputs, std::nullopt);
 }
 
 TEST(Profile, TimesOfLayersAreScaledAndAdded) {

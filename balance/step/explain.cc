@@ -33,12 +33,6 @@ std::string text(double value) {
   return out.str();
 }
 
-void check_at_least(const char* name, double value, double least) {
-  if (std::isfinite(value) && value >= least) return;
-  fail(std::string(name) + " is " + text(value) + ", expected a finite number of at least " +
-       text(least));
-}
-
 // A value above 0 for each of `expected` things, or for none.
 void check_each(const std::string& name, const std::vector<double>& values, int64_t expected,
                 const char* thing) {
@@ -58,18 +52,7 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
   if (options.chunks < 1) {
     fail("chunks is " + std::to_string(options.chunks) + ", expected at least 1");
   }
-  if (options.cores < 0) {
-    fail("cores is " + std::to_string(options.cores) + ", expected at least 0");
-  }
-  check_at_least("bandwidth", options.bandwidth, 0);
-  check_at_least("latency", options.latency, 0);
-  check_at_least("overhead", options.overhead, 0);
-  check_at_least("contention", options.contention, 1);
-  check_at_least("param_scale", options.param_scale, 0);
-  if (options.param_scale > kMostParamScale) {
-    fail("param_scale is " + text(options.param_scale) + ", expected at most " +
-         text(kMostParamScale));
-  }
+  check_machine(options, "explain: ");
   check_each("slowness", options.slowness, partitions, "partition");
   check_each("micro_batch_sizes", options.micro_batch_sizes, options.chunks, "micro-batch");
   (void)checkpoint_modes(options, partitions);
@@ -336,6 +319,27 @@ std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t 
   return options.partition_checkpoints;
 }
 
+void check_machine(const ExplainOptions& machine, const std::string& prefix) {
+  const auto refuse = [&](const std::string& what) { throw std::invalid_argument(prefix + what); };
+  const auto check_at_least = [&](const char* name, double value, double least) {
+    if (std::isfinite(value) && value >= least) return;
+    refuse(std::string(name) + " is " + text(value) + ", expected a finite number of at least " +
+           text(least));
+  };
+  if (machine.cores < 0) {
+    refuse("cores is " + std::to_string(machine.cores) + ", expected at least 0");
+  }
+  check_at_least("bandwidth", machine.bandwidth, 0);
+  check_at_least("latency", machine.latency, 0);
+  check_at_least("overhead", machine.overhead, 0);
+  check_at_least("contention", machine.contention, 1);
+  check_at_least("param_scale", machine.param_scale, 0);
+  if (machine.param_scale > kMostParamScale) {
+    refuse("param_scale is " + text(machine.param_scale) + ", expected at most " +
+           text(kMostParamScale));
+  }
+}
+
 void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
                        const ExplainOptions& machine, const std::string& prefix) {
   // Sums of it are finite, too.
@@ -381,7 +385,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 
   Explanation result;
   result.device = profile.device;
-  result.autocast = profile.autocast;
+  result.autocast = profile.autocast.value_or("");
   result.batch_rows = profile.batch_rows;
   result.chunks = options.chunks;
   result.cores = options.cores;

@@ -106,6 +106,10 @@ struct Explanation {
   std::vector<int64_t> balance() const;
 };
 
+// Throws std::invalid_argument that begins with `prefix` for a machine that is out of range: cores,
+// bandwidth, latency, overhead, contention, param_scale.
+void check_machine(const ExplainOptions& machine, const std::string& prefix);
+
 // Throws std::invalid_argument that begins with `prefix` if the times of a step are no finite
 // numbers however its layers are cut and ordered, because the profile's times are too long, or the
 // machine's links too slow. `sizes` as micro_batch_sizes, one for each micro-batch.

@@ -37,6 +37,9 @@ constexpr auto kB = ActionKind::kBackward;
 constexpr auto kI = ActionKind::kInputGradient;
 constexpr auto kW = ActionKind::kWeightGradient;
 
+// Of two makespans, one must be shorter by this share, so that rounding decides nothing.
+constexpr double kSame = 1e-9;
+
 void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
   if (workers < 1 || v < 1 || micro_batches < 1) {
     throw std::invalid_argument(
@@ -113,25 +116,60 @@ internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const Gene
   return *internal::optimize(workload, effort.optimizing(std::move(seeds), part));
 }
 
+// The work of one search: it grows with the pipeline, but less than what there is to find, so that
+// large ones are made in seconds.
+int64_t work_of_search(int64_t workers) {
+  return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
+}
+
+using Steps = std::vector<std::array<int64_t, 2>>;
+
+std::vector<Order> patterns(int64_t workers, int64_t micro_batches, const Steps& steps,
+                            const Effort& effort) {
+  std::vector<Order> orders;
+  for (const auto& [up, down] : steps) {
+    if (!orders.empty() && effort.stop && effort.stop()) break;
+    if (auto order = v_pattern(workers, micro_batches, up, down))
+      orders.push_back(std::move(*order));
+  }
+  return orders;
+}
+
+// `best`, or what another search makes of the patterns with all steps, if that is shorter. They are
+// no start for it where they hold too much, but their forwards and input gradients in the same
+// order, with weight gradients placed anew, often hold less. Takes the work that is left.
+internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers,
+                                       int64_t micro_batches, const GeneratorCosts& costs,
+                                       int64_t limit, const Effort& effort) {
+  const int64_t work = work_of_search(workers);
+  const Effort rest{std::min(effort.budget - best.actions, work), effort.stop};
+  const Workload workload = workload_of(Placement::v_shape(workers), micro_batches, costs,
+                                        static_cast<double>(std::max<int64_t>(limit, 2)));
+  const double least = internal::lower_bound(workload) * (1.0 + kSame);
+  if (best.stopped || rest.budget < work / 2 || best.makespan <= least) return best;
+  internal::Optimized other =
+      best_in_v(workers, micro_batches, costs, limit,
+                patterns(workers, micro_batches, internal::all_steps(), rest), rest);
+  const int64_t actions = best.actions + other.actions;
+  if (other.makespan < best.makespan * (1.0 - kSame)) best = std::move(other);
+  best.actions = actions;
+  return best;
+}
+
 // What a search makes of patterns with these steps.
 internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
-                                     int64_t limit,
-                                     const std::vector<std::array<int64_t, 2>>& steps,
-                                     const Effort& effort) {
+                                     int64_t limit, const Steps& steps, const Effort& all) {
+  const Effort effort{std::min(all.budget, work_of_search(workers)), all.stop};
   costs = only_split(costs);
-  std::vector<Order> seeds;
-  for (const auto& [up, down] : steps) {
-    if (!seeds.empty() && effort.stop && effort.stop()) break;
-    if (auto order = v_pattern(workers, micro_batches, up, down))
-      seeds.push_back(std::move(*order));
-  }
+  std::vector<Order> seeds = patterns(workers, micro_batches, steps, effort);
   // Where all actions take the same, most changes of an order change no time, and nothing says
   // where they lead. Then first with costs that are a little off.
   const StageCost& cost = costs.stage;
   double part = 1.0;
   int64_t actions = 0;
-  if (costs.transfer == 0.0 && cost.forward == cost.input_gradient &&
-      cost.forward == cost.weight_gradient && limit < 2 * workers) {
+  const bool even = costs.transfer == 0.0 && cost.forward == cost.input_gradient &&
+                    cost.forward == cost.weight_gradient;
+  if (even && limit < 2 * workers) {
     GeneratorCosts off = costs;
     off.stage.weight_gradient *= 0.9;
     internal::Optimized first =
@@ -143,7 +181,8 @@ internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, Gen
   internal::Optimized best =
       best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
   best.actions += actions;
-  return best;
+  if (even) return best;  // the patterns of these steps are made for that
+  return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
 
 // DualPipeV's eight steps, for at least 2p micro-batches.
@@ -304,9 +343,9 @@ namespace internal {
 
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
   if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;
-  // It grows with the pipeline, but less than what there is to find, so that large ones are made in
-  // seconds.
-  return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
+  // or_of_all_patterns()
+  const bool twice = which == Searched::kVMin || which == Searched::kDualPipeV;
+  return (twice ? 2 : 1) * work_of_search(workers);
 }
 
 Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
@@ -342,7 +381,10 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
   }
   // Most of its backwards are whole, so they count as what they take.
   Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
-  return best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)}, effort);
+  const Effort first{std::min(effort.budget, work_of_search(workers)), stop};
+  return or_of_all_patterns(
+      best_in_v(workers, micro_batches, costs, 2 * workers + 1, {std::move(order)}, first), workers,
+      micro_batches, costs, 2 * workers + 1, effort);
 }
 
 }  // namespace internal
