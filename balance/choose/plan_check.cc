@@ -15,7 +15,7 @@
 #include "balance/memory/caching_allocator.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/schedule/action.h"
-#include "gpipe/schedule/search_work.h"
+#include "gpipe/schedule/search/search_work.h"
 
 namespace gpipe::balance {
 namespace {
