@@ -11,7 +11,7 @@ namespace gpipe {
 // one exchange of a byte. Alone it is `here`.
 //
 // A signal may come between the calls of two ranks, so no rank may act on its own: the ranks would
-// save after different steps. docs/guide/24-processes.md has the loop.
+// save after different steps. docs/guide/33-failing-processes.md has the loop.
 //
 // Throws gpipe::distributed::DistributedFailure if a process fails meanwhile.
 //
