@@ -125,8 +125,11 @@ std::optional<std::string> Agreement::give_up(const std::string& waited) {
     std::string& list = words_.count(rank) == 0 ? missing : waiting;
     list += (list.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return "rank " + missing + " did not come to " + quoted(words_.begin()->second.name) +
-         " within " + waited + ", where rank " + waiting + " waits" + kSameCalls;
+  const auto are_several = [](const std::string& list) { return list.find(',') != list.npos; };
+  return (are_several(missing) ? "ranks " : "rank ") + missing + " did not come to " +
+         quoted(words_.begin()->second.name) + " within " + waited + ", where " +
+         (are_several(waiting) ? "ranks " + waiting + " wait" : "rank " + waiting + " waits") +
+         kSameCalls;
 }
 
 }  // namespace gpipe::distributed

@@ -131,7 +131,7 @@ TEST(Agreement, GivesUp) {
   agreement.add(1, {"step", ""});
   agreement.add(3, {"step", ""});
   EXPECT_EQ(agreement.give_up("5 s"),
-            "rank 0, 2 did not come to 'step' within 5 s, where rank 1, 3 waits: all ranks must "
+            "ranks 0, 2 did not come to 'step' within 5 s, where ranks 1, 3 wait: all ranks must "
             "make the same calls in the same order");
   EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);
   EXPECT_EQ(agreement.add(0, {"step", ""}), std::nullopt);

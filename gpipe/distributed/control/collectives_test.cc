@@ -90,7 +90,7 @@ TEST(Collectives, GivesUpWhatHasWaitedLong) {
   const auto second = calls.give_up(after(12), "5 s");  // the first is decided
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].verdict.number, 5);
-  EXPECT_THAT(second[0].verdict.text, StartsWith("rank 0, 2 did not come to 'times'"));
+  EXPECT_THAT(second[0].verdict.text, StartsWith("ranks 0, 2 did not come to 'times'"));
   EXPECT_THAT(second[0].verdict.values, IsEmpty());
   EXPECT_THAT(calls.give_up(after(100), "5 s"), IsEmpty());
 }

@@ -132,17 +132,25 @@ class Control::Impl {
         lock, deadline, [&] { return records_.has_failed() || mesh_.missing().empty(); });
     if (records_.has_failed()) throw_failure(lock, "");
     if (in_time) return;
-    std::string text = listed(mesh_.missing()) + " did not connect in time";
+    std::string text =
+        listed(mesh_.missing()) + " did not connect in time (WorldOptions::rendezvous_limit)";
+    bool are_known = true;
     for (const int64_t rank : mesh_.missing()) {
       const Endpoint& endpoint = mesh_.endpoint(rank);
       if (endpoint.port != 0) {
         text += "; rank " + std::to_string(rank) + " should answer at " + to_text(endpoint);
         if (!mesh_.last_error(rank).empty()) text += ": " + mesh_.last_error(rank);
+      } else {
+        are_known = false;
       }
     }
     if (!mesh_.accept_error().empty()) {
       text += "; this process (rank " + std::to_string(options_.rank) +
               ") cannot let in who connects: " + mesh_.accept_error();
+    } else if (!are_known) {
+      text +=
+          "; was each rank started once, with the same number of processes, and the same "
+          "address and port of rank 0?";
     }
     throw std::runtime_error(text);
   }

@@ -270,9 +270,9 @@ TEST(Control, NamesWhoDoesNotComeToAnExchange) {
     });
     expect_all(ranks, 3,
                "Disagreement: rank " + std::to_string(late) +
-                   " did not come to 'times' within 0.5 s, where rank " +
+                   " did not come to 'times' within 0.5 s, where ranks " +
                    (late == 0 ? "1, 2" : "0, 2") +
-                   " waits: all ranks must make the same calls in the same order");
+                   " wait: all ranks must make the same calls in the same order");
     for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
   }
 }
@@ -428,7 +428,7 @@ TEST(Control, NamesWhoDoesNotComeToACall) {
     control->agree("after it", "");
   });
   expect_all(ranks, 3,
-             "rank 1 did not come to 'save' within 2 s, where rank 0, 2 waits: all ranks must "
+             "rank 1 did not come to 'save' within 2 s, where ranks 0, 2 wait: all ranks must "
              "make the same calls in the same order");
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
@@ -1211,9 +1211,10 @@ TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
     say(used < 0.1 ? "rests" : "is busy for " + std::to_string(used) + " s");
   });
   EXPECT_EQ(ranks.next(0), "waits");
-  EXPECT_EQ(ranks.next(0),
-            "rank 1 did not connect in time; this process (rank 0) cannot let in who connects: Too "
-            "many open files");
+  EXPECT_EQ(
+      ranks.next(0),
+      "rank 1 did not connect in time (WorldOptions::rendezvous_limit); this process (rank 0) "
+      "cannot let in who connects: Too many open files");
   EXPECT_EQ(ranks.next(0), "rests");
   EXPECT_TRUE(ranks.ends(0));
 }
@@ -1225,7 +1226,10 @@ TEST(Control, NamesWhoDoesNotConnect) {
     control->wait_until_connected(std::chrono::steady_clock::now() + Milliseconds(50));
     FAIL() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "ranks 1, 2 did not connect in time");
+    EXPECT_STREQ(error.what(),
+                 "ranks 1, 2 did not connect in time (WorldOptions::rendezvous_limit); was each "
+                 "rank started once, with the same number of processes, and the same address and "
+                 "port of rank 0?");
   }
 }
 

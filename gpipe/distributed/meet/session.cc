@@ -233,7 +233,8 @@ void Session::find_store(int port, const std::string& prefix, Time end) {
     throw;
   } catch (const std::exception& error) {
     throw std::runtime_error("rank " + std::to_string(rank()) + " found no store at " +
-                             to_text(Endpoint{addresses_.master, port}) + ": " + error.what());
+                             to_text(Endpoint{addresses_.master, port}) + ": " + error.what() +
+                             "; rank 0 has it: was rank 0 started, with this address and port?");
   }
 }
 

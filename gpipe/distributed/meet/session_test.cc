@@ -190,9 +190,9 @@ TEST(Session, SaysThatThereIsNoStore) {
       say(error.what());
     }
   });
-  EXPECT_THAT(
-      ranks.next(0),
-      StartsWith("rank 1 found no store at 127.0.0.1:" + std::to_string(port.number()) + ": "));
+  EXPECT_THAT(ranks.next(0), AllOf(StartsWith("rank 1 found no store at 127.0.0.1:" +
+                                              std::to_string(port.number()) + ": "),
+                                   HasSubstr("was rank 0 started")));
 }
 
 TEST(Session, APortThatIsTakenIsNamed) {

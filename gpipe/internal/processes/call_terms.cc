@@ -104,11 +104,10 @@ std::string zero_grads_text(const std::vector<CallTerms>& terms) {
            " times on rank 0, and " + std::to_string(terms[rank].zero_grads) + " times on " +
            rank_text(rank) +
            ". Are they at the same mini-batch? A rank that throws before its call, and goes on, "
-           "has "
-           "missed one that the others make: from then on its next call meets theirs, and inputs "
-           "are "
-           "trained with the targets of another mini-batch. What may throw on one rank (reading "
-           "data, say) belongs to a call of all, as from_rank_0, or ends the program";
+           "has missed one that the others make: from then on its next call meets theirs, and "
+           "inputs are trained with the targets of another mini-batch. What may throw on one rank "
+           "(reading data, say) ends the program, is done on rank 0 for all (from_rank_0), or is "
+           "caught and told to all before the step (any_rank)";
   }
   return "";
 }
