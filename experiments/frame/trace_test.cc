@@ -15,7 +15,6 @@
 namespace gpipe::experiments {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
@@ -54,11 +53,11 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
   std::ostringstream out;
   const std::string trace = written("trace.json", timeline, &out);
   // Its one action, and the simulated one.
-  const Json events = Json::parse(trace).at("traceEvents");
+  const nlohmann::json events = nlohmann::json::parse(trace).at("traceEvents");
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
-                          [](const Json& event) { return event.at("name") == "F0.0"; }),
+                          [](const nlohmann::json& event) { return event.at("name") == "F0.0"; }),
             2);
-  for (const Json& event : events) {
+  for (const nlohmann::json& event : events) {
     if (event.at("name") != "F0.0") continue;
     EXPECT_EQ(event.at("ts"), 0) << "one below the other";
   }

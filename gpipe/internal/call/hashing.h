@@ -12,12 +12,6 @@
 
 namespace gpipe::internal {
 
-// 16 hexadecimal digits: the same for the same text on every machine.
-std::string hash_of(const std::string& text);
-
-// Of the tensor's type, shape and values, and of its name.
-uint64_t hash_of(const std::string& name, const at::Tensor& tensor);
-
 // 16 hexadecimal digits, of names, types, shapes and values in the order of the list. With
 // `processes` each has the values of some of the parameters, and the others on meta or undefined;
 // the list is the same everywhere, and the result, too. It finds differences; it is no signature.

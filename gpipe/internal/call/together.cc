@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/tensors/bits_hash.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/schedule/first_difference.h"
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/tensors/bits_hash.h"
 
 namespace gpipe::internal {
 namespace {
@@ -60,12 +62,13 @@ struct Registration {
   bool requires_grad = false;
   std::vector<int64_t> shape;
   std::string same_as;  // "layer.label" of what it is one tensor with; empty: it is its own
+  std::string values;   // of a new parameter, where there are replicas: a hash
 
   void append_to(std::string& bytes) const {
     for (const std::string& text :
          {std::to_string(layer), std::to_string(is_buffer ? 1 : 0), name,
           std::to_string(static_cast<int>(type)), std::to_string(requires_grad ? 1 : 0),
-          absl::StrJoin(shape, ","), same_as}) {
+          absl::StrJoin(shape, ","), same_as, values}) {
       bytes += text + kEnd;
     }
   }
@@ -74,8 +77,8 @@ struct Registration {
 std::vector<Registration> registrations_of(const std::string& bytes) {
   std::vector<Registration> all;
   std::vector<std::string> texts = absl::StrSplit(bytes, kEnd);
-  TORCH_INTERNAL_ASSERT(texts.size() % 7 == 1, "what a process tells of its layers is cut off");
-  for (size_t k = 0; k + 7 <= texts.size(); k += 7) {
+  TORCH_INTERNAL_ASSERT(texts.size() % 8 == 1, "what a process tells of its layers is cut off");
+  for (size_t k = 0; k + 8 <= texts.size(); k += 8) {
     Registration one;
     one.layer = static_cast<size_t>(number_of(texts[k]));
     one.is_buffer = texts[k + 1] == "1";
@@ -86,9 +89,29 @@ std::vector<Registration> registrations_of(const std::string& bytes) {
       one.shape.push_back(number_of(std::string(size)));
     }
     one.same_as = texts[k + 6];
+    one.values = texts[k + 7];
     all.push_back(std::move(one));
   }
   return all;
+}
+
+// The first parameter that two replicas have registered alike, but with other values; none: they
+// differ in something else.
+std::optional<Registration> with_other_values(std::vector<Registration> here,
+                                              std::vector<Registration> there) {
+  std::optional<Registration> found;
+  std::string rest_here;
+  std::string rest_there;
+  for (size_t k = 0; k < std::min(here.size(), there.size()); ++k) {
+    if (!found && here[k].values != there[k].values) found = here[k];
+  }
+  for (auto [all, rest] : {std::pair(&here, &rest_here), std::pair(&there, &rest_there)}) {
+    for (Registration& one : *all) {
+      one.values.clear();
+      one.append_to(*rest);
+    }
+  }
+  return rest_here == rest_there ? found : std::nullopt;
 }
 
 // The first of `known` that `names` does not have behind those before it; null: all are there.
@@ -129,7 +152,7 @@ void put(torch::nn::Module& layer, const Registration& one, const at::Tensor& te
 
 LateRegistrations::LateRegistrations(const std::vector<std::vector<Layer>>& partitions,
                                      const Residence& residence, const World& world)
-    : processes_each_(world.processes_each()) {
+    : processes_each_(world.processes_each()), has_replicas_(world.replicas() > 1) {
   if (world.processes() == nullptr) return;
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     for (const Layer& layer : partitions[stage]) {
@@ -172,7 +195,14 @@ std::string LateRegistrations::news() const {
                        item.tensor.scalar_type(),
                        item.tensor.requires_grad(),
                        item.tensor.sizes().vec(),
-                       place == own ? "" : place};
+                       place == own ? "" : place,
+                       ""};
+      const bool is_new = std::find(layers_[k].names.begin(), layers_[k].names.end(),
+                                    label(item.is_buffer, item.name)) == layers_[k].names.end();
+      // Buffers may be each replica's own.
+      if (has_replicas_ && is_new && !item.is_buffer) {
+        one.values = std::to_string(hash_of(own, item.tensor));
+      }
       one.append_to(bytes);
     }
   }
@@ -185,6 +215,15 @@ LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>&
   for (size_t rank = 0; rank < news.size(); ++rank) {
     const size_t first = rank % static_cast<size_t>(processes_each_);
     if (news[rank] != news[first]) {
+      if (const auto found =
+              with_other_values(registrations_of(news[rank]), registrations_of(news[first]))) {
+        found_by_all(absl::StrCat(
+            "a layer has registered '", layers_.at(found->layer).key, ".", found->name,
+            "' in a forward, and it has other values on rank ", rank, " than on rank ", first,
+            ", though these are replicas of one model; register it when the layer is made, or run "
+            "a forward of the plain model once before the pipeline is made, after "
+            "torch::manual_seed with the same seed on all ranks"));
+      }
       found_by_all(absl::StrCat(
           "a layer has registered a parameter, a buffer or a module in a forward, and on ranks ",
           first, " and ", rank,

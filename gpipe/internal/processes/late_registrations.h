@@ -34,7 +34,8 @@ class LateRegistrations {
   // Registers in the layers of other processes what those have registered: tensors of the same
   // shapes and types on meta, under the same names, and one tensor where theirs is one. `news`: of
   // all processes, by rank. Throws FoundByAll, and changes nothing, if a layer does not have any
-  // more what it had, or has registered something else in another replica.
+  // more what it had, or has registered something else in another replica: other names, shapes or
+  // types, or a parameter with other values.
   //
   // Throws c10::Error if LibTorch refuses a name here, which it may in this process alone: a layer
   // may have registered an undefined tensor under it. So nothing counts as known by all until
@@ -53,6 +54,7 @@ class LateRegistrations {
 
   std::vector<Known> layers_;
   int64_t processes_each_ = 1;
+  bool has_replicas_ = false;
 };
 
 }  // namespace gpipe::internal

@@ -1,5 +1,7 @@
 #include "gpipe/internal/processes/late_registrations.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -155,6 +157,28 @@ TEST(LateRegistrations, ReplicasMustRegisterTheSame) {
   EXPECT_THAT(found(first.late, news), HasSubstr("on ranks 0 and 1"));
   EXPECT_EQ(found(second.late, news), found(first.late, news));
   second.layers[0]->register_parameter("late", at::zeros({2}));
+  tell(first, second);
+  EXPECT_EQ(first.late.news() + second.late.news(), "");
+}
+
+// Each replica draws its own numbers in its first forward. Buffers may be each one's own.
+TEST(LateRegistrations, ReplicasMustRegisterTheSameValues) {
+  Side first(0, /*replicas=*/2);
+  Side second(1, /*replicas=*/2);
+  for (Side* side : {&first, &second}) {
+    const double own = side == &first ? 1 : 2;
+    side->layers[1]->register_buffer("count", at::full({2}, own));
+    side->layers[1]->register_parameter("scale", at::ones({2}));
+    side->layers[1]->register_parameter("late", at::full({2}, own));
+  }
+  const std::vector<std::string> news = {first.late.news(), second.late.news()};
+  EXPECT_THAT(found(first.late, news),
+              AllOf(HasSubstr("'1.late' in a forward, and it has other values on rank 1 than on "
+                              "rank 0"),
+                    HasSubstr("torch::manual_seed")));
+  EXPECT_EQ(found(second.late, news), found(first.late, news));
+  at::NoGradGuard no_grad;
+  second.layers[1]->named_parameters(false)["late"].fill_(1);
   tell(first, second);
   EXPECT_EQ(first.late.news() + second.late.news(), "");
 }

@@ -526,6 +526,29 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
               Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"))));
 }
 
+struct DrawnLateImpl : nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    if (!weight.defined()) weight = register_parameter("weight", torch::rand({5, 5}));
+    return x.matmul(weight);
+  }
+  torch::Tensor weight;
+};
+
+// Its random numbers are each replica's own, so that they would train different models.
+TEST(WorldReplicas, AParameterThatReplicasDrawInAForwardIsRefused) {
+  const auto lines = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    nn::Sequential module;
+    module->push_back(nn::Linear(5, 5));
+    module->push_back(std::make_shared<DrawnLateImpl>());
+    GPipe pipe(module, GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 5})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("'1.weight' in a forward"),
+                                HasSubstr("other values on rank 1 than on rank 0"))));
+}
+
 // Freezes the weights of the first layer in one replica, and those of the last in the other one
 // (`swapped`: as many, of the same shapes) or none.
 void freeze_otherwise(const GPipe& pipe, int64_t replica, bool swapped) {
