@@ -25,7 +25,10 @@ struct CachePlan;
 // model is given inputs(ids) instead of token ids and documents, and gives the logits of these
 // tokens alone: first those of a prompt, then one token after the other. A row is a text of its
 // own. Logits are those of a whole forward up to rounding, as products of few rows are summed in
-// another order; those of a prompt into empty rows have the same bits.
+// another order; those of a prompt into empty rows have the same bits. Where angles depend on the
+// length of a text (RotaryOptions::depends_on_length), they are those of a whole forward only until
+// it grows beyond original_positions, or if its prompt was beyond that already (LongRoPE): what
+// deeper layers keep was computed when the text was shorter.
 //
 // Each attention layer keeps what it computes, on its own device: a pipeline sends no more than in
 // training, and micro-batches are told apart by the rows that inputs() names.
