@@ -28,11 +28,11 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const AttentionOptions& options);
 
 // The same for tokens behind others: queries (N, heads, T, D) of tokens at `places`, (N, T), and
-// keys and values (N, kv_heads, S, D) of tokens at `key_places`, (S) or (N, S), of which a token
-// sees those up to its own. None is at a place below 0.
-at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
-                           const at::Tensor& queries, const at::Tensor& keys,
-                           const at::Tensor& values, const AttentionOptions& options);
+// keys and values (N, kv_heads, S, D) of the places 0 to S - 1, of which a token sees those up to
+// its own.
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
+                           const at::Tensor& keys, const at::Tensor& values,
+                           const AttentionOptions& options);
 
 // The place of each token in its document, (N, T), for documents that lie one behind another: 0 at
 // the first token of a row and wherever the number changes.

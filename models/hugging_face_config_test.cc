@@ -207,6 +207,11 @@ TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
   }
 }
 
+TEST(HuggingFaceConfig, ABaseOfNothingIsRefused) {
+  expect_refused(R"({"model_type": "gemma3_text", "rope_local_base_freq": 0})",
+                 "rope_theta must be a positive number, got 0");
+}
+
 TEST(HuggingFaceConfig, AnotherFamilysTextIsReadAgain) {
   for (const char* text : {
            R"({"model_type": "mistral", "sliding_window": 7})",

@@ -49,13 +49,8 @@ KvCache::KvCache(torch::nn::Module& model, int64_t rows, int64_t length)
   plan_->length = length;
   plan_->begins.assign(rows, -1);
   tokens_.assign(rows, 0);
-  most_.assign(rows, 0);
-  for (int64_t block = 0; block < options.num_layers(); ++block) {
-    const int64_t window = options.block().kind_of(block).window();
-    if (window > 0 && window < length && (window_ == 0 || window < window_)) window_ = window;
-  }
   for (const auto& layer : layers_) {
-    caches_.push_back(std::make_shared<LayerCache>(plan_, layer->kind().window()));
+    caches_.push_back(std::make_shared<LayerCache>(plan_));
     layer->use_cache(caches_.back());
   }
   embeddings_[0]->use_cache_plan(plan_);
@@ -97,7 +92,6 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
   for (const int64_t row : rows) {
     firsts.push_back(row * plan_->length + tokens_[row]);
     tokens_[row] += tokens;
-    most_[row] = std::max(most_[row], tokens_[row]);
   }
   plan_->nothing_before = seen == tokens;
   plan_->tokens = tokens;
@@ -116,14 +110,8 @@ void KvCache::truncate(int64_t row, int64_t tokens) {
   check_row(row);
   TORCH_CHECK_VALUE(tokens >= 0 && tokens <= tokens_[row], "row ", row, " of the KvCache has ",
                     tokens_[row], " tokens, and cannot be cut to ", tokens);
-  // A layer has the last `window` places that were written; the next token sees window - 1.
-  TORCH_CHECK_VALUE(
-      window_ == 0 || tokens == 0 || most_[row] <= window_ || tokens + 1 >= most_[row], "row ", row,
-      " of the KvCache had ", most_[row], " tokens, of which layers keep the last ", window_,
-      ", and cannot be cut to ", tokens, "; truncate(", row, ", 0) and give the text again");
-  for (const auto& cache : caches_) cache->clear(row, tokens, most_[row]);
+  for (const auto& cache : caches_) cache->clear(row, tokens);
   tokens_[row] = tokens;
-  if (tokens == 0) most_[row] = 0;
 }
 
 int64_t KvCache::rows() const { return plan_->rows; }
@@ -142,11 +130,7 @@ void KvCache::check_row(int64_t row) const {
 
 int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
                        at::ScalarType type) {
-  int64_t places = 0;
-  for (int64_t block = 0; block < options.num_layers(); ++block) {
-    places += LayerCache::kept(options.block().kind_of(block).window(), length);
-  }
-  return 2 * places * rows * options.kv_heads() * options.size_of_head() *
+  return 2 * options.num_layers() * rows * length * options.kv_heads() * options.size_of_head() *
          static_cast<int64_t>(c10::elementSize(type));
 }
 

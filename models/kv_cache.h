@@ -25,10 +25,12 @@ struct CachePlan;
 // model is given inputs(ids) instead of token ids and documents, and gives the logits of these
 // tokens alone: first those of a prompt, then one token after the other. A row is a text of its
 // own. Logits are those of a whole forward up to rounding, as products of few rows are summed in
-// another order; those of a prompt into empty rows have the same bits.
+// another order; those of a prompt into empty rows have the same bits. Where angles depend on the
+// length of a text (RotaryOptions::depends_on_length), they are those of a whole forward only until
+// it grows beyond original_positions, or if its prompt was beyond that already (LongRoPE): what
+// deeper layers keep was computed when the text was shorter.
 //
-// Each attention layer keeps what it computes, on its own device, and a layer with a window that of
-// its window alone: a pipeline sends no more than in
+// Each attention layer keeps what it computes, on its own device: a pipeline sends no more than in
 // training, and micro-batches are told apart by the rows that inputs() names.
 //
 // Requirements: the model is made with packed(true), is in evaluation mode and called without
@@ -65,8 +67,8 @@ class KvCache {
   int64_t tokens(int64_t row) const;
   // Forgets all but a row's first tokens: to begin anew (0), to write on from an earlier place, and
   // after a call that failed or was not made, whose tokens are not there. (Who forgets that is told
-  // so at the next call, on the CPU.) Throws c10::ValueError for more than it has, and for a place
-  // before which a layer with a window has let tokens go that its next token would see.
+  // so at the next call, on the CPU.) Throws c10::ValueError for more than it
+  // has.
   void truncate(int64_t row, int64_t tokens);
 
   int64_t rows() const;
@@ -79,16 +81,14 @@ class KvCache {
 
   std::shared_ptr<internal::CachePlan> plan_;
   std::vector<int64_t> tokens_;  // [row]
-  std::vector<int64_t> most_;    // [row] that it had since it began
-  int64_t window_ = 0;           // the smallest of a layer that is shorter than the rows; 0: none
   // The model's, which it must not outlive without letting them go.
   std::vector<std::shared_ptr<internal::AttentionLayerImpl>> layers_;
   std::vector<std::shared_ptr<internal::TokenEmbeddingImpl>> embeddings_;
   std::vector<std::shared_ptr<internal::LayerCache>> caches_;  // [attention layer]
 };
 
-// The bytes of a cache of all layers: for each 2 * rows * length * kv_heads * size_of_head numbers,
-// a window in the place of `length` where that is less. A stage has its layers' part.
+// The bytes of a cache of all layers: 2 * num_layers * rows * length * kv_heads * size_of_head
+// numbers. A stage has its layers' part.
 int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
                        at::ScalarType type = at::kFloat);
 

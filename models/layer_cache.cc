@@ -63,11 +63,10 @@ void LayerCache::check_complete(const at::Tensor& slots) const {
   }
 }
 
-void LayerCache::allocate(const at::Tensor& keys, const at::Tensor& values) {
+void LayerCache::put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots) {
   if (!keys_.defined()) {
     const c10::InferenceMode normal(false);  // tensors that may be changed in any mode later
-    const std::vector<int64_t> shape = {plan_->rows, keys.size(1), kept(window_, plan_->length),
-                                        keys.size(3)};
+    const std::vector<int64_t> shape = {plan_->rows, keys.size(1), plan_->length, keys.size(3)};
     keys_ = at::zeros(shape, keys.options());
     values_ = at::zeros(shape, values.options());
     filled_.assign(plan_->rows, 0);
@@ -77,17 +76,11 @@ void LayerCache::allocate(const at::Tensor& keys, const at::Tensor& values) {
       "a KvCache has keys and values of ", keys_.scalar_type(), " and ", values_.scalar_type(),
       ", and now gets some of ", keys.scalar_type(), " and ", values.scalar_type(),
       "; make another one when the model's type or autocast has changed");
-}
-
-void LayerCache::put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots) {
   const at::Tensor rows = slots.select(1, 0).floor_divide(plan_->length).view({-1, 1, 1});
   const at::Tensor heads = at::arange(keys.size(1), slots.options()).view({1, -1, 1});
-  // No two tokens of a call in one place.
-  const int64_t from = std::max<int64_t>(plan_->tokens - keys_.size(2), 0);
-  const at::Tensor places =
-      plan_->places(slots).slice(1, from).remainder(keys_.size(2)).unsqueeze(1);
-  keys_.index_put_({rows, heads, places}, keys.slice(2, from));
-  values_.index_put_({rows, heads, places}, values.slice(2, from));
+  const at::Tensor places = plan_->places(slots).unsqueeze(1);
+  keys_.index_put_({rows, heads, places}, keys);
+  values_.index_put_({rows, heads, places}, values);
   if (!slots.is_cpu()) return;
   const auto all = slots.accessor<int64_t, 2>();
   for (int64_t n = 0; n < all.size(0); ++n) {
@@ -96,47 +89,19 @@ void LayerCache::put(const at::Tensor& keys, const at::Tensor& values, const at:
   }
 }
 
-SeenTokens LayerCache::extend(const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& slots) {
-  allocate(keys, values);
-  if (plan_->nothing_before) {
-    put(keys, values, slots);
-    return {};
-  }
+std::pair<at::Tensor, at::Tensor> LayerCache::get(const at::Tensor& slots) const {
   const at::Tensor rows = slots.select(1, 0).floor_divide(plan_->length);
-  if (keys_.size(2) == plan_->length) {
-    put(keys, values, slots);
-    return {keys_.narrow(2, 0, plan_->seen).index_select(0, rows),
-            values_.narrow(2, 0, plan_->seen).index_select(0, rows),
-            at::arange(plan_->seen, slots.options())};
-  }
-  // Before the new tokens take the place of those that the first of them still sees.
-  const int64_t before = std::min(window_ - 1, plan_->seen - plan_->tokens);
-  const at::Tensor places = plan_->places(slots);
-  const at::Tensor old = places.slice(1, 0, 1) - before + at::arange(before, slots.options());
-  const at::Tensor index = old.remainder(keys_.size(2)).unsqueeze(1);
-  const at::Tensor row = rows.view({-1, 1, 1}),
-                   heads = at::arange(keys.size(1), slots.options()).view({1, -1, 1});
-  SeenTokens seen = {at::cat({keys_.index({row, heads, index}), keys}, 2),
-                     at::cat({values_.index({row, heads, index}), values}, 2),
-                     at::cat({old, places}, 1)};
-  put(keys, values, slots);
-  return seen;
+  return {keys_.narrow(2, 0, plan_->seen).index_select(0, rows),
+          values_.narrow(2, 0, plan_->seen).index_select(0, rows)};
 }
 
-void LayerCache::clear(int64_t row, int64_t begin, int64_t end) {
+void LayerCache::clear(int64_t row, int64_t place) {
   if (!keys_.defined()) return;
   const at::NoGradGuard no_grad;
-  const int64_t kept = keys_.size(2);
   for (const at::Tensor& tensor : {keys_, values_}) {
-    const at::Tensor own = tensor.select(0, row);
-    if (end - begin >= kept) {
-      own.zero_();
-      continue;
-    }
-    for (int64_t place = begin; place < end; ++place) own.select(1, place % kept).zero_();
+    tensor.select(0, row).slice(1, place).zero_();
   }
-  filled_[row] = std::min(filled_[row], begin);
+  filled_[row] = std::min(filled_[row], place);
 }
 
 int64_t LayerCache::bytes() const {

@@ -31,26 +31,10 @@ struct CachePlan {
   at::Tensor places(const at::Tensor& slots) const;
 };
 
-// Keys and values that a call's tokens may look at, (N, kv_heads, S, D) both, and the places of
-// their tokens, (S), or (N, S); below 0 there is none.
-struct SeenTokens {
-  at::Tensor keys, values, places;
-};
-
-// What a layer keeps of a row: all, or, with a window, the last `kept()` tokens, each in the place
-// of the one that is that many tokens before it.
-//
 // Thread-safety: one call at a time, as an attention layer.
 class LayerCache {
  public:
-  // `window`: how many tokens a token sees, itself among them; 0: all.
-  explicit LayerCache(std::shared_ptr<const CachePlan> plan, int64_t window = 0)
-      : plan_(std::move(plan)), window_(window) {}
-
-  // The tokens of a row that a layer with this window keeps, of `length`.
-  static int64_t kept(int64_t window, int64_t length) {
-    return window > 0 && window < length ? window : length;
-  }
+  explicit LayerCache(std::shared_ptr<const CachePlan> plan) : plan_(std::move(plan)) {}
 
   const CachePlan& plan() const { return *plan_; }
 
@@ -58,23 +42,19 @@ class LayerCache {
   // a call before it failed, or was not made. (On the CPU, as CachePlan::check().)
   void check_complete(const at::Tensor& slots) const;
 
-  // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots, and gives those that
-  // they may look at, themselves included (nothing if nothing was before them). The first call
-  // takes memory, on their device and of their type. Throws c10::ValueError for another type later.
-  SeenTokens extend(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
-  // Empties the row's places from `begin` to `end`, the last that it had: a weight of 0 does not
-  // hide a NaN that was left there.
-  void clear(int64_t row, int64_t begin, int64_t end);
+  // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots. The first call takes
+  // memory, on their device and of their type. Throws c10::ValueError for another type later.
+  void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
+  // What these rows have in the plan's places: (N, kv_heads, seen, D) both. Zero where nothing is.
+  std::pair<at::Tensor, at::Tensor> get(const at::Tensor& slots) const;
+  // Empties the row from this place on: a weight of 0 does not hide a NaN that was left there.
+  void clear(int64_t row, int64_t place);
 
   int64_t bytes() const;
 
  private:
-  void allocate(const at::Tensor& keys, const at::Tensor& values);
-  void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
-
   std::shared_ptr<const CachePlan> plan_;
-  int64_t window_;
-  at::Tensor keys_, values_;     // (rows, kv_heads, kept, D)
+  at::Tensor keys_, values_;     // (rows, kv_heads, length, D)
   std::vector<int64_t> filled_;  // [row] how many places have been computed; empty: none of any row
 };
 

@@ -132,6 +132,10 @@ Rotary read_rotary(const Json& json, const std::string& where, double theta, dou
   const RotaryKind kind = kind_named(name, where, defaults.as_phi3);
   fields.number("rope_theta", &theta, theta);
   fields.number("partial_rotary_factor", &part, part);
+  // 0 would be the model's own.
+  if (!(theta > 0)) {
+    refuse_config(absl::StrCat("rope_theta must be a positive number, got ", theta));
+  }
   if (part != 1 && !defaults.may_be_partial) {
     refuse_config(absl::StrCat(
         "partial_rotary_factor must be 1: this family's models rotate whole heads, got ", part));

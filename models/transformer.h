@@ -1,4 +1,5 @@
-// transformer: decoder-only language models, GPT-2's and Llama's, as a flat Sequential.
+// transformer: decoder-only language models (GPT-2, Llama, Mistral, Qwen, Gemma, ...) as a flat
+// Sequential.
 #ifndef MODELS_TRANSFORMER_H_
 #define MODELS_TRANSFORMER_H_
 
@@ -15,9 +16,9 @@ namespace gpipe::models {
 // vocab_size]: those in row i, place t are for the token behind the first t + 1 tokens of row i.
 // Cosines and sines of rotary positions are computed, not kept: nothing but parameters is saved.
 //
-// Outputs and gradients are those of Python's `transformers` (GPT2LMHeadModel, LlamaForCausalLM)
-// with attention "eager"; models/hugging_face.h reads and writes its files. As there, Llama's
-// norms, softmax and rotation angles are computed in float32 even in a model of float64.
+// Outputs and gradients are those of Python's `transformers` with attention "eager", for the
+// families in models/families.cc; models/hugging_face.h reads and writes its files. As there,
+// RMSNorms, softmax and rotation angles are computed in float32 even in a model of float64.
 //
 // With `packed` the model takes two tensors, token ids and the numbers of their documents: both
 // [rows, tokens]. Padding is a document of its own.

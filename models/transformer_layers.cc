@@ -240,14 +240,16 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
     keys = rotate(keys, angles);
   }
   cache_->check_complete(slots);
-  const SeenTokens seen = cache_->extend(grows ? bare_keys : keys, values, slots);
+  cache_->put(grows ? bare_keys : keys, values, slots);
   // Without what was just kept and would be copied; and the bits of a model without a cache.
   if (plan.nothing_before) return causal_attention(queries, keys, values, {}, attention_options());
-  const at::Tensor all_keys =
-      grows ? rotate(seen.keys,
-                     rotation_at(seen.places.expand({places.size(0), -1}), lengths, seen.keys))
-            : seen.keys;
-  return attention_up_to(places, seen.places, queries, all_keys, seen.values, attention_options());
+  auto [all_keys, all_values] = cache_->get(slots);
+  if (grows) {
+    const at::Tensor all_places =
+        at::arange(all_keys.size(2), places.options()).expand({places.size(0), -1});
+    all_keys = rotate(all_keys, rotation_at(all_places, lengths, all_keys));
+  }
+  return attention_up_to(places, queries, all_keys, all_values, attention_options());
 }
 
 at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& documents) {

@@ -281,37 +281,42 @@ def try_mutants(work):
     inputs = {key: torch.randint(20, (ROWS, TOKENS), generator=torch.Generator().manual_seed(seed))
               for seed, key in enumerate(("ids", "targets"))}
     save_file(inputs, work / "inputs.safetensors")
+    counts = {"refused": 0, "equal": 0, "not used by transformers": 0}
+    for name, config in cases():
+        # One case at a time: all of them would fill a disk.
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            try_mutants_of(name, config, pathlib.Path(folder), work / "inputs.safetensors", inputs, counts)
+    print("mutants:", counts)
+
+
+def try_mutants_of(name, config, work, path, inputs, counts):
     want = {}
-    not_read = 0
-    for number, (name, config) in enumerate(cases()):
-        for count, (what, mutant) in enumerate(mutants(config)):
-            folder = work / "mutants" / f"{number:03}-{count:04}"
-            folder.mkdir(parents=True)
-            (folder / "config.json").write_text(json.dumps(mutant))
-            try:
-                model = make(folder)
-                with torch.no_grad():
-                    logits = model(inputs["ids"]).logits
-                    tied = model.config.tie_word_embeddings
-                state = {key: value.contiguous() for key, value in model.state_dict().items()
-                         if not (tied and key == "lm_head.weight")}
-                save_file(state, folder / "model.safetensors")
-                want[folder] = (f"{name}: {what}", logits)
-            except Exception:  # transformers cannot use it; what is done with it here is no wrong reading
-                not_read += 1
-                for path in folder.iterdir():
-                    path.unlink()
-                folder.rmdir()
-    subprocess.run([program, "--logits", work / "mutants", work / "inputs.safetensors"], check=True)
-    refused = equal = 0
+    for count, (what, mutant) in enumerate(mutants(config)):
+        folder = work / f"{count:04}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(mutant))
+        try:
+            model = make(folder)
+            with torch.no_grad():
+                logits = model(inputs["ids"]).logits
+        except Exception:  # transformers cannot use it; what is done with it here is no wrong reading
+            counts["not used by transformers"] += 1
+            (folder / "config.json").unlink()
+            folder.rmdir()
+            continue
+        tied = model.config.tie_word_embeddings
+        state = {key: value.contiguous() for key, value in model.state_dict().items()
+                 if not (tied and key == "lm_head.weight")}
+        save_file(state, folder / "model.safetensors")
+        want[folder] = (f"{name}: {what}", logits)
+    subprocess.run([program, "--logits", work, path], check=True)
     for folder, (what, logits) in want.items():
         if (folder / "refused.txt").exists():
-            refused += 1
+            counts["refused"] += 1
             continue
         difference = apart(load_file(folder / "outputs.safetensors")["logits"], logits)
-        equal += difference <= BOUNDS["float32"]
+        counts["equal"] += difference <= BOUNDS["float32"]
         expect(difference <= BOUNDS["float32"], f"mutant {what}: read, but the logits are {difference:.1e} away")
-    print(f"{len(want)} mutants: {refused} refused, {equal} with equal logits; {not_read} more that transformers cannot use")
 
 
 def count_read(work):
