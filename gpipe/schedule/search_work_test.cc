@@ -22,7 +22,7 @@ TEST(SearchWork, IsThatOfTheGenerator) {
   }
   EXPECT_EQ(search_work("dualpipe-v", 8, 8), 0);  // two micro-batches for each worker
   EXPECT_EQ(search_work("dualpipe-v", 8, 7), 2 * search_work("zb-v", 8, 8));  // two searches
-  EXPECT_EQ(search_work("zb-v", 8, 8), search_work("zb-h2", 4, 8));  // as many workers
+  EXPECT_EQ(search_work("zb-v", 8, 8), search_work("zb-h2", 4, 8));           // as many workers
 }
 
 TEST(SearchWork, RefusesWhatHasNoSchedule) {
