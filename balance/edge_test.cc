@@ -303,6 +303,16 @@ Rows explanations() {
     machine.bandwidth = value;
     check_finite_step(three_layers(), {1, 1}, machine, "");
   }));
+  rows.push_back(numbers("check_machine", "param_scale", [](double value) {
+    ExplainOptions machine;
+    machine.param_scale = value;
+    check_machine(machine, "");
+  }));
+  rows.push_back(numbers("check_machine", "contention", [](double value) {
+    ExplainOptions machine;
+    machine.contention = value;
+    check_machine(machine, "");
+  }));
   add_profiles(&rows, "to_json, save_profile and profile_from_json", [](const Profile& profile) {
     const std::string text = to_json(SavedProfile{"", profile});
     EXPECT_EQ(to_json(profile_from_json(text, "file")), text);

@@ -9,6 +9,8 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +39,11 @@ constexpr int kMostPlans = 6;
 constexpr double kHopeless = 0.15;
 // The same after a plan has corrected the prediction.
 constexpr double kHopelessAfterPlan = 0.02;
-// If the thriftiest way to train exceeds a device by more than this share, others do too.
-constexpr double kNotNear = 0.05;
+// Where nothing fits: of how many candidates memory is planned to find what comes nearest, with how
+// many cuts of each, and of how many that are next to the nearest.
+constexpr size_t kMostNearest = 6;
+constexpr int kMostNearestCuts = 2;
+constexpr int64_t kMostNextTo = 18;
 // To which share of a device it is found out how much it lacks.
 constexpr double kNeededShare = 1.0 / 256;
 
@@ -161,7 +166,7 @@ class Search {
       if (best_ && !(candidate.step < best_->step)) break;
       try_fastest(candidate);
     }
-    if (!best_) try_smallest(thriftiest().front(), /*whole=*/true, /*explain_it=*/true);
+    if (!best_) try_nearest();
     return result();
   }
 
@@ -170,7 +175,6 @@ class Search {
   Fit smallest(bool explain) {
     if (!explain && is_hopeless()) return result();
     for (const Candidate& candidate : thriftiest()) {
-      if (nearest_ && share(*nearest_) > kNotNear) break;
       try_smallest(candidate, /*whole=*/false, explain);
       if (best_ || !nearest_) break;
     }
@@ -295,11 +299,13 @@ class Search {
     return result;
   }
 
-  // The largest share by which a device is predicted to be exceeded.
-  double excess(const Explanation& explanation, const std::vector<int64_t>& limits) const {
+  // The largest share by which a device is predicted to be exceeded, with so much more.
+  double excess(const Explanation& explanation, const std::vector<int64_t>& limits,
+                const std::vector<int64_t>& more = {}) const {
     double most = -1;
     for (size_t d = 0; d < room_.size(); ++d) {
-      most = std::max(most, static_cast<double>(explanation.partitions[d].memory - limits[d]) /
+      const int64_t memory = explanation.partitions[d].memory + (more.empty() ? 0 : more[d]);
+      most = std::max(most, static_cast<double>(memory - limits[d]) /
                                 static_cast<double>(std::max<int64_t>(room_[d], 1)));
     }
     return most;
@@ -328,16 +334,114 @@ class Search {
     }
   }
 
+  // What comes nearest where nothing fits. Predictions know neither the gaps between blocks nor
+  // exactly what is needed for a moment, so several candidates are planned, those first that are
+  // predicted to exceed their devices least; then cuts next to the nearest of each.
+  void try_nearest() {
+    std::vector<std::pair<double, Candidate>> by_excess;
+    for (const Candidate& candidate : candidates_) {
+      const Profile profile = this->profile(candidate.rows);
+      const FittingCutOptions options{room_, keep_together_, explain_options(candidate)};
+      const std::vector<int64_t> cut = smallest_cut(profile, options);
+      by_excess.emplace_back(
+          excess(explain(profile, cut, options.explain), room_, added(candidate, profile, cut)),
+          candidate);
+    }
+    std::stable_sort(by_excess.begin(), by_excess.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Candidate> candidates;
+    for (const auto& [predicted, candidate] : by_excess) {
+      // All modes are the same for a single micro-batch: its backward follows its forward.
+      const bool known = candidate.micro_batches == 1 &&
+                         std::any_of(candidates.begin(), candidates.end(),
+                                     [](const Candidate& c) { return c.micro_batches == 1; });
+      if (!known && candidates.size() < kMostNearest) candidates.push_back(candidate);
+    }
+    for (const Candidate& candidate : candidates) {
+      if (!best_) try_smallest(candidate, /*whole=*/true, /*explain_it=*/true);
+    }
+    const auto nearest_of = [this](const Candidate& candidate) -> const Fit& {
+      return nearest_by_.at({candidate.chunks, candidate.checkpoint});
+    };
+    if (best_) return;
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [&](const Candidate& a, const Candidate& b) {
+                       return excess(nearest_of(a)) < excess(nearest_of(b));
+                     });
+    const int64_t until = plans_ + kMostNextTo;
+    for (const Candidate& candidate : candidates) {
+      for (bool nearer = true; nearer;) {
+        const Fit from = nearest_of(candidate);
+        for (const std::vector<int64_t>& cut : next_to(fullest(from), from.balance)) {
+          if (plans_ >= until) return;
+          if (!planned_.insert({candidate.chunks, candidate.checkpoint, cut}).second) continue;
+          std::vector<int64_t> limits = room_;
+          const ExplainOptions options = explain_options(candidate);
+          Fit found = plan(candidate, explain(profile(candidate.rows), cut, options),
+                           /*whole=*/true, limits);
+          if (!found.fits) continue;
+          best_ = std::move(found);
+          return;
+        }
+        nearer = excess(nearest_of(candidate)) < excess(from);
+      }
+    }
+  }
+
+  // By partition: what the gradients of a further micro-batch take before they are added, at most
+  // those of a layer at a time.
+  static std::vector<int64_t> added(const Candidate& candidate, const Profile& profile,
+                                    const std::vector<int64_t>& cut) {
+    std::vector<int64_t> result(cut.size());
+    size_t layer = 0;
+    for (size_t d = 0; d < cut.size() && candidate.micro_batches > 1; ++d) {
+      for (int64_t k = 0; k < cut[d]; ++k, ++layer) {
+        result[d] = std::max(result[d], profile.layers[layer].parameters);
+      }
+    }
+    return result;
+  }
+
+  // The cuts in which one end of the partition is a piece further, or a piece less far. What has
+  // fewer layers may take more memory: with other gaps between the blocks.
+  std::vector<std::vector<int64_t>> next_to(size_t partition,
+                                            const std::vector<int64_t>& cut) const {
+    std::vector<std::vector<int64_t>> result;
+    const auto move = [&](size_t from, size_t to, int64_t layers) {
+      if (cut[from] == layers) return;
+      result.push_back(cut);
+      result.back()[from] -= layers;
+      result.back()[to] += layers;
+    };
+    int64_t begin = 0;
+    size_t j = 0;           // the partition of the piece
+    int64_t past = cut[0];  // where it ends
+    int64_t first = 0;      // where it begins
+    for (const int64_t piece : pieces_) {
+      if (begin == past) {
+        first = past;
+        past += cut[++j];
+      }
+      const int64_t end = begin + piece;
+      const auto is_end = [&](size_t a, size_t b) { return a == partition || b == partition; };
+      if (begin == first && j > 0 && is_end(j, j - 1)) move(j, j - 1, piece);
+      if (end == past && j + 1 < cut.size() && is_end(j, j + 1)) move(j, j + 1, piece);
+      begin = end;
+    }
+    return result;
+  }
+
+  // `explain_it`: also where it is far from fitting, for what comes nearest.
   void try_smallest(const Candidate& candidate, bool whole, bool explain_it) {
     const Profile profile = this->profile(candidate.rows);
     FittingCutOptions options{room_, keep_together_, explain_options(candidate)};
     std::vector<std::vector<int64_t>> tried;
-    for (int k = 0; k < kMostPlans; ++k) {
+    for (int k = 0; k < (explain_it ? kMostNearestCuts : kMostPlans); ++k) {
       const std::vector<int64_t> cut = smallest_cut(profile, options);
       if (std::find(tried.begin(), tried.end(), cut) != tried.end()) return;
       const Explanation explanation = explain(profile, cut, options.explain);
       if (k == 0 && !explain_it && excess(explanation, options.limits) > kHopeless) return;
-      if (k > 0 && excess(explanation, options.limits) > kHopelessAfterPlan) return;
+      if (k > 0 && !explain_it && excess(explanation, options.limits) > kHopelessAfterPlan) return;
       tried.push_back(cut);
       Fit found = plan(candidate, explanation, whole, options.limits);
       if (!found.fits) continue;
@@ -365,6 +469,7 @@ class Search {
 
     Fit fit;
     fit.balance = explanation.balance();
+    planned_.insert({candidate.chunks, candidate.checkpoint, fit.balance});
     fit.chunks = candidate.chunks;
     fit.checkpoint = candidate.checkpoint;
     fit.step = explanation.step;
@@ -416,18 +521,12 @@ class Search {
     // Only names of turns are needed of it.
     fit.plan.trace.blocks.clear();
     fit.plan.trace.events.clear();
-    if (!fit.fits && (!nearest_ || excess(fit) < excess(*nearest_))) nearest_ = fit;
+    if (fit.fits) return fit;
+    if (!nearest_ || excess(fit) < excess(*nearest_)) nearest_ = fit;
+    const auto [known, is_first] =
+        nearest_by_.emplace(std::make_pair(candidate.chunks, candidate.checkpoint), fit);
+    if (!is_first && excess(fit) < excess(known->second)) known->second = fit;
     return fit;
-  }
-
-  // The largest share by which a device is exceeded.
-  static double share(const Fit& fit) {
-    double most = -1;
-    for (size_t d = 0; d < fit.room.size(); ++d) {
-      most = std::max(most, static_cast<double>(fit.needed[d] - fit.room[d]) /
-                                static_cast<double>(fit.room[d]));
-    }
-    return most;
   }
 
   static int64_t excess(const Fit& fit) {
@@ -436,6 +535,15 @@ class Search {
       most = std::max(most, fit.needed[d] - fit.room[d]);
     }
     return most;
+  }
+
+  // The device that is exceeded most.
+  static size_t fullest(const Fit& fit) {
+    size_t worst = 0;
+    for (size_t d = 1; d < fit.room.size(); ++d) {
+      if (fit.needed[d] - fit.room[d] > fit.needed[worst] - fit.room[worst]) worst = d;
+    }
+    return worst;
   }
 
   Fit result() {
@@ -459,10 +567,7 @@ class Search {
       text += "; ";
     }
     if (fit.plan.devices.empty()) return "as predicted, a device lacks more than 15% of its room";
-    size_t worst = 0;
-    for (size_t d = 1; d < fit.room.size(); ++d) {
-      if (fit.needed[d] - fit.room[d] > fit.needed[worst] - fit.room[worst]) worst = d;
-    }
+    const size_t worst = fullest(fit);
     const DeviceMemory& device = fit.plan.devices[worst];
     const auto at_peak = [&](MemoryUse use) { return device.peak.of(use); };
     const text::MemoryUnit unit = text::memory_unit(fit.needed[worst]);
@@ -496,6 +601,8 @@ class Search {
   std::map<int64_t, Profile> profiles_;  // by rows
   std::optional<Fit> best_;
   std::optional<Fit> nearest_;
+  std::map<std::pair<int64_t, Checkpoint>, Fit> nearest_by_;  // chunks and mode
+  std::set<std::tuple<int64_t, Checkpoint, std::vector<int64_t>>> planned_;
   int64_t plans_ = 0;
 };
 

@@ -84,7 +84,8 @@ struct Fit {
 // prediction. If nothing fits, that is so for the cuts that were planned: a cut that would just fit
 // may have been missed.
 //
-// Takes a plan or a few, seconds each for the largest published models.
+// Takes a plan or a few, and up to some thirty where nothing fits, seconds each for the largest
+// published models.
 //
 // Throws c10::ValueError for no devices, more than there are layers, a device without a byte, a
 // margin below 0 or not below every device's bytes, and chunks out of range; for a model or

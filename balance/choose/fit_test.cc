@@ -13,10 +13,13 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "gpipe/testing/seed.h"
 #include "meta/meta_scope.h"
 #include "models/unet.h"
 
@@ -144,6 +147,68 @@ TEST(Fit, SaysWhichDeviceIsOverByHowMuch) {
                                  HasSubstr("too little: parameters ")));
   EXPECT_EQ(layers_of(found), 32);
   EXPECT_GT(std::max(found.needed[0], found.needed[1]), 17 * kMiB);
+}
+
+// Linear layers of other widths, each of some MiB or of few bytes.
+Training random_linears(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<int64_t> widths;
+  const size_t layers = 3 + random() % 3;
+  for (size_t k = 0; k <= layers; ++k) widths.push_back(int64_t{128} << random() % 6);
+  Training training;
+  training.make = [widths] {
+    nn::Sequential model;
+    for (size_t k = 0; k + 1 < widths.size(); ++k) {
+      model->push_back(nn::Linear(nn::LinearOptions(widths[k], widths[k + 1]).bias(false)));
+      if (k % 2 == 0) model->push_back(nn::Tanh());
+    }
+    return model;
+  };
+  training.inputs = {at::empty({int64_t{64} << random() % 6, widths.front()}, on_meta())};
+  training.loss = &squares;
+  return training;
+}
+
+// Of all cuts into two partitions, numbers of micro-batches and modes the first that fits into
+// devices of so many bytes; empty if none does.
+std::string what_fits(const Training& training, const std::vector<int64_t>& chunks, int64_t bytes) {
+  const nn::Sequential model = [&] {
+    const MetaScope scope;
+    return training.make();
+  }();
+  const auto layers = static_cast<int64_t>(model->size());
+  for (int64_t first = 1; first < layers; ++first) {
+    for (const int64_t count : chunks) {
+      for (const Checkpoint mode :
+           {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {
+        const MemoryPlan plan =
+            memory_plan(model, training.inputs, training.targets, training.loss,
+                        MemoryPlanOptions(std::vector<int64_t>{first, layers - first})
+                            .chunks(count)
+                            .checkpoint(mode)
+                            .capacity(bytes));
+        if (plan.devices[0].reserved < 0 || plan.devices[1].reserved < 0) continue;
+        return std::to_string(first) + " layers, " + std::to_string(count) + " chunks, " +
+               to_text(mode);
+      }
+    }
+  }
+  return "";
+}
+
+// Where nothing fits, what is said to be needed is at most a tenth more than what would do.
+TEST(Fit, SaysLittleMoreThanTheLeastThatIsNeeded) {
+  const std::vector<int64_t> chunks = {1, 4, 16};
+  for (uint64_t seed = testing::test_seed(); seed < testing::test_seed() + 12; ++seed) {
+    const Training training = random_linears(seed);
+    const Fit found = fit(training, {kMiB / 4, kMiB / 4}, FitOptions().chunks(chunks));
+    ASSERT_FALSE(found.fits);
+    SCOPED_TRACE(::testing::PrintToString(found.balance) + ", " + std::to_string(found.chunks) +
+                 " chunks, " + to_text(found.checkpoint) + ": " + found.limit);
+    const int64_t needed = *std::max_element(found.needed.begin(), found.needed.end());
+    EXPECT_EQ(what_fits(training, chunks, needed * 10 / 11), "") << seed;
+    EXPECT_NE(what_fits(training, chunks, needed), "") << seed;
+  }
 }
 
 TEST(Fit, SaysThatParametersAloneAreTooMuch) {

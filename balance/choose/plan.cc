@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -94,11 +95,7 @@ class Planner {
       // The profile may be wrong about what exceeds a little, and about what is nearest: where
       // nothing fits by it, memory is planned for several.
       std::vector<PlanCandidate> candidates = {search.best};
-      if (!search.best.fits()) {
-        const size_t others = std::min(kMostNearest, search.others.size());
-        candidates.insert(candidates.end(), search.others.begin(),
-                          search.others.begin() + static_cast<std::ptrdiff_t>(others));
-      }
+      if (!search.best.fits()) add_nearest(search.others, candidates);
       Memory memory;
       for (size_t k = 0; k < candidates.size(); ++k) {
         memory = memory_of(candidates[k]);
@@ -134,6 +131,27 @@ class Planner {
   }
 
  private:
+  // Adds those of which memory is planned where nothing fits, the nearest first: of each number of
+  // micro-batches the nearest, with the fewest in any case, as the profile does not know that the
+  // gradients of a single one are not added to others; then the nearest of all.
+  static void add_nearest(const std::vector<PlanCandidate>& others,
+                          std::vector<PlanCandidate>& candidates) {
+    std::vector<size_t> firsts;  // of another number of micro-batches than those before
+    std::vector<size_t> rest;
+    std::set<size_t> cuts = {candidates.front().cut};
+    for (size_t k = 0; k < others.size(); ++k) {
+      (cuts.insert(others[k].cut).second ? firsts : rest).push_back(k);
+    }
+    const auto fewest = std::min_element(firsts.begin(), firsts.end(), [&](size_t a, size_t b) {
+      return others[a].schedule->micro_batches() < others[b].schedule->micro_batches();
+    });
+    if (fewest != firsts.end()) std::rotate(firsts.begin(), fewest, fewest + 1);
+    firsts.insert(firsts.end(), rest.begin(), rest.end());
+    firsts.resize(std::min(kMostNearest, firsts.size()));
+    std::sort(firsts.begin(), firsts.end());
+    for (const size_t k : firsts) candidates.push_back(others[k]);
+  }
+
   // Of a candidate, by device.
   struct Memory {
     std::vector<int64_t> live;

@@ -345,14 +345,63 @@ class Search {
     return options;
   }
 
-  // All cuts times all modes.
-  double choices(const Setting& setting) const {
+  // The cut with the modes that take the least memory. Those of one device change nothing on
+  // another, so all devices are given the same ones at a time, and each keeps its own best.
+  PlanCandidate thriftiest(const Setting& setting, const std::vector<int64_t>& balance) {
+    const std::vector<std::vector<int64_t>> own = stages_of_devices(setting);
+    std::vector<Checkpoint> modes = uniform(setting, problem_.checkpoints.front());
+    std::vector<int64_t> least(own.size(), std::numeric_limits<int64_t>::max());
+    const auto attempt = [&](const std::function<Checkpoint(size_t device, size_t k)>& mode_of) {
+      std::vector<Checkpoint> tried = modes;
+      for (size_t d = 0; d < own.size(); ++d) {
+        for (size_t k = 0; k < own[d].size(); ++k) {
+          tried[static_cast<size_t>(own[d][k])] = mode_of(d, k);
+        }
+      }
+      const PlanCandidate candidate = predict(setting, balance, tried);
+      for (size_t d = 0; d < own.size(); ++d) {
+        if (candidate.memory[d] >= least[d]) continue;
+        least[d] = candidate.memory[d];
+        for (const int64_t j : own[d]) {
+          modes[static_cast<size_t>(j)] = tried[static_cast<size_t>(j)];
+        }
+      }
+    };
+    const size_t count = problem_.checkpoints.size();
+    for (const Checkpoint mode : problem_.checkpoints) {
+      attempt([&](size_t, size_t) { return mode; });
+    }
+    // Then one stage of each device after the other.
+    for (size_t changed = 0; setting.per_device > 1 && changed < own.front().size(); ++changed) {
+      for (size_t m = 0; m < count; ++m) {
+        attempt([&](size_t d, size_t k) {
+          return k == changed ? problem_.checkpoints[m] : modes[static_cast<size_t>(own[d][k])];
+        });
+      }
+    }
+    return predict(setting, balance, modes);
+  }
+
+  std::vector<std::vector<int64_t>> stages_of_devices(const Setting& setting) const {
+    std::vector<std::vector<int64_t>> own(static_cast<size_t>(problem_.devices));
+    for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
+      own[static_cast<size_t>(setting.schedule.worker_of(j))].push_back(j);
+    }
+    return own;
+  }
+
+  double count_cuts(const Setting& setting) const {
     double count = 1;
-    const auto stages = static_cast<int64_t>(setting.schedule.stages());
-    for (int64_t k = 1; k < stages; ++k) {
+    for (int64_t k = 1; k < setting.schedule.stages(); ++k) {
       count *= static_cast<double>(pieces_ - k) / static_cast<double>(k);
     }
-    for (int64_t j = 0; j < stages && count <= kExhaustive; ++j) {
+    return count;
+  }
+
+  // All cuts times all modes.
+  double choices(const Setting& setting) const {
+    double count = count_cuts(setting);
+    for (int64_t j = 0; j < setting.schedule.stages() && count <= kExhaustive; ++j) {
       count *= static_cast<double>(problem_.checkpoints.size());
     }
     return count;
@@ -363,7 +412,8 @@ class Search {
     if (choices(setting) <= kExhaustive &&
         choices(setting) * cost_of(setting) <= kLeastBudget / 4) {
       std::vector<int64_t> balance;
-      try_all_cuts(setting, 0, balance, best);
+      std::vector<Checkpoint> modes;
+      for_each_cut(setting, 0, balance, [&] { try_all_modes(setting, balance, modes, best); });
     } else {
       exhaustive_ = false;
       for (const Checkpoint mode : problem_.checkpoints) {
@@ -376,27 +426,27 @@ class Search {
         const FittingCutOptions options = fitting_options(setting, mode);
         const std::optional<std::vector<int64_t>> fitting = fastest_fitting_cut(profile, options);
         if (fitting) keep(predict(setting, *fitting, modes), best);
-        if (!best->fits()) keep(predict(setting, smallest_cut(profile, options), modes), best);
+        if (!best->fits()) keep(thriftiest(setting, smallest_cut(profile, options)), best);
       }
       open_.insert(found_.size());
     }
     found_.emplace_back(setting, std::move(*best));
   }
 
-  void try_all_cuts(const Setting& setting, int64_t first, std::vector<int64_t>& balance,
-                    std::optional<PlanCandidate>& best) {
+  // `visit` looks at `balance`, which begins with the layers before `first`.
+  void for_each_cut(const Setting& setting, int64_t first, std::vector<int64_t>& balance,
+                    const std::function<void()>& visit) {
     const int64_t left = setting.schedule.stages() - static_cast<int64_t>(balance.size());
     if (left == 1) {
       balance.push_back(layers_ - first);
-      std::vector<Checkpoint> modes;
-      try_all_modes(setting, balance, modes, best);
+      visit();
       balance.pop_back();
       return;
     }
     for (int64_t past = first + 1; past + left - 1 <= layers_; ++past) {
       if (!may_begin_[static_cast<size_t>(past)]) continue;
       balance.push_back(past - first);
-      try_all_cuts(setting, past, balance, best);
+      for_each_cut(setting, past, balance, visit);
       balance.pop_back();
     }
   }
@@ -423,6 +473,26 @@ class Search {
     return true;
   }
 
+  // Where nothing fits: tries all cuts for the least memory, of the settings of which these are
+  // few. The nearest first, as the work for all of them is limited.
+  void try_all_cuts_for_memory() {
+    if (found_.front().second.fits()) return;
+    const int64_t until = spent_ + (problem_.budget > 0 ? problem_.budget : 2 * kLeastBudget);
+    for (const size_t k : open_) {
+      const Setting& setting = found_[k].first;
+      const auto modes = static_cast<double>(problem_.checkpoints.size());
+      const double predictions =
+          count_cuts(setting) * ((1 + static_cast<double>(setting.per_device)) * modes + 1);
+      const double work = predictions * static_cast<double>(cost_of(setting));
+      if (work > static_cast<double>(std::min(until - spent_, kLeastBudget / 4))) continue;
+      std::optional<PlanCandidate> best = std::move(found_[k].second);
+      std::vector<int64_t> balance;
+      for_each_cut(setting, 0, balance, [&] { keep(thriftiest(setting, balance), best); });
+      found_[k].second = std::move(*best);
+    }
+    sort();
+  }
+
   // Moves cuts and changes modes for as long as that is better, or until so much is spent.
   void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
     const auto stages = static_cast<size_t>(setting.schedule.stages());
@@ -431,7 +501,10 @@ class Search {
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
       if (spent_ >= until || !allowed(balance)) return false;
-      PlanCandidate candidate = predict(setting, balance, modes);
+      // What holds least is found one device at a time: where a cut moves, its modes follow.
+      const bool least = !best.fits() && balance != best.balance;
+      PlanCandidate candidate =
+          least ? thriftiest(setting, balance) : predict(setting, balance, modes);
       if (!is_better(candidate, best)) return false;
       best = std::move(candidate);
       return true;
@@ -481,6 +554,7 @@ class Search {
 
   void refine_best() {
     sort();
+    try_all_cuts_for_memory();
     const size_t count = std::min(kRefined, found_.size());
     int64_t budget = problem_.budget;
     if (budget == 0) {

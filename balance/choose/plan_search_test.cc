@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -305,6 +306,90 @@ TEST(PlanSearch, IsNeverWorseThanOneOfItsChoicesAlone) {
     const PlanSearch found = search_plan(alone);
     EXPECT_EQ(found.best.schedule_name, named.name);
     EXPECT_LE(all, found.best.step * 1.02) << named.name;
+  }
+}
+
+// Layers of which some have large parameters, others large activations.
+Profile uneven_profile(int64_t layers, std::mt19937_64& random) {
+  Profile profile = random_profile(layers, random);
+  const auto scale = [&](int64_t& bytes) { bytes *= int64_t{1} << random() % 6; };
+  for (LayerProfile& layer : profile.layers) {
+    scale(layer.parameters);
+    scale(layer.kept);
+    scale(layer.workspace);
+    scale(layer.output);
+    if (random() % 2 == 0) layer.split.reset();
+  }
+  return profile;
+}
+
+// The least that the fullest device holds, of everything that may be chosen. Modes of one device
+// change nothing on another, so all devices are given the same ones at a time.
+int64_t least_memory(const PlanProblem& problem) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const MiniBatchCut& cut : problem.cuts) {
+    const auto m = static_cast<int64_t>(cut.sizes.size());
+    for (const std::string& name : problem.schedules) {
+      for (const int64_t v : problem.stages_per_device) {
+        const int64_t stages = problem.devices * v;
+        NamedScheduleOptions named;
+        named.stages_per_worker = v;
+        std::optional<Schedule> schedule;
+        try {
+          schedule = schedule_by_name(name, stages, m, named);
+        } catch (const std::invalid_argument&) {
+          continue;  // not with so many stages on a device
+        }
+        std::vector<int64_t> balance;
+        for_each_balance(
+            static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
+            [&](const std::vector<int64_t>& layers) {
+              std::vector<int64_t> held(static_cast<size_t>(problem.devices),
+                                        std::numeric_limits<int64_t>::max());
+              const size_t modes = problem.checkpoints.size();
+              size_t all = 1;
+              for (int64_t k = 0; k < v; ++k) all *= modes;
+              for (size_t code = 0; code < all; ++code) {
+                ExplainOptions options = problem.machine;
+                options.chunks = m;
+                options.schedule = [&](int64_t, int64_t) { return *schedule; };
+                std::vector<size_t> next(held.size(), code);  // of each device
+                for (int64_t j = 0; j < stages; ++j) {
+                  size_t& rest = next[static_cast<size_t>(schedule->worker_of(j))];
+                  options.partition_checkpoints.push_back(problem.checkpoints[rest % modes]);
+                  rest /= modes;
+                }
+                const Explanation explanation = explain(cut.profile, layers, options);
+                for (size_t d = 0; d < held.size(); ++d) {
+                  held[d] = std::min(held[d], explanation.workers[d].memory);
+                }
+              }
+              least = std::min(least, *std::max_element(held.begin(), held.end()));
+            });
+      }
+    }
+  }
+  return least;
+}
+
+TEST(PlanSearch, WhatFitsIsFoundAndWhatNothingFitsIntoIsLittleMoreThanTheLeast) {
+  std::mt19937_64 random(testing::test_seed());
+  for (int round = 0; round < 10; ++round) {
+    SCOPED_TRACE(round);
+    PlanProblem problem = problem_of(2 + round % 2, uneven_profile(7 + round % 4, random), {2, 4});
+    problem.schedules = {"1f1b", "interleaved", "zb-interleaved"};
+    problem.budget = 0;
+    problem.machine.param_scale = 4;
+    const int64_t least = least_memory(problem);
+    const auto found = [&](int64_t limit) {
+      problem.limits.assign(static_cast<size_t>(problem.devices), limit);
+      return search_plan(problem).best;
+    };
+    for (const int64_t limit : {least - 1, least / 4}) {
+      const std::vector<int64_t> memory = found(limit).memory;
+      EXPECT_LE(*std::max_element(memory.begin(), memory.end()), least + least / 50);
+    }
+    EXPECT_TRUE(found(least + least / 50).fits());
   }
 }
 

@@ -104,6 +104,31 @@ TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
   }
 }
 
+// A layer that is large takes as much again for the gradients of each further micro-batch. The
+// profile does not know that.
+TEST(Plan, WhereNothingFitsASingleMicroBatchIsLookedAt) {
+  const auto needed = [](std::vector<int64_t> chunks) {
+    nn::Sequential model;
+    {
+      const MetaScope scope;
+      model->push_back(nn::Linear(64, 64));
+      model->push_back(nn::Linear(nn::LinearOptions(64, 1 << 18).bias(false)));
+    }
+    std::string message;
+    try {
+      plan(model, {on_meta(8)}, small(2).chunks(std::move(chunks)).memory(10'000));
+    } catch (const c10::ValueError& error) {
+      message = error.what_without_backtrace();
+    }
+    const std::string before = "at least that (";
+    const size_t open = message.find(before);
+    return open == std::string::npos ? -1 : std::stoll(message.substr(open + before.size()));
+  };
+  const int64_t single = needed({1});
+  EXPECT_GT(single, 0);
+  EXPECT_LE(needed({1, 2, 4, 8}), single);
+}
+
 TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
   const auto with = [](int64_t bytes) {
     return plan(make_on_meta(), {on_meta(64)}, small(2).memory(bytes));

@@ -90,7 +90,8 @@ Profile in_proportion(const Profile& profile, int64_t rows);
 // The same between two profiles of the same layers, linear in the rows. What one of them has no
 // measured halves for has none, and a guard of autocast or shared inputs that one of them does not
 // know are not known. Throws std::invalid_argument for profiles of other layers, of other guards of
-// autocast or of other shared inputs, unless low has fewer rows than high, and for less than 0 rows.
+// autocast or of other shared inputs, unless low has fewer rows than high, and for less than 0
+// rows.
 Profile between(const Profile& low, const Profile& high, int64_t rows);
 
 }  // namespace gpipe::balance
