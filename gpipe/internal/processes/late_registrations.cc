@@ -200,7 +200,7 @@ std::string LateRegistrations::news() const {
       const bool is_new = std::find(layers_[k].names.begin(), layers_[k].names.end(),
                                     label(item.is_buffer, item.name)) == layers_[k].names.end();
       // Buffers may be each replica's own.
-      if (has_replicas_ && is_new && !item.is_buffer) {
+      if (has_replicas_ && is_new && !item.is_buffer && !item.tensor.is_meta()) {
         one.values = std::to_string(hash_of(own, item.tensor));
       }
       one.append_to(bytes);
