@@ -50,8 +50,9 @@ void head_size(ConfigFields& fields, TransformerOptions& options) {
 
 // The same for classes that have no such field, but look for it.
 void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
-  const bool other = options.size_of_head() * options.num_heads() != options.hidden_size();
-  if (fields.reading() ? fields.has("head_dim") : other) {
+  // What is being read is not checked yet, and may have no heads.
+  if (fields.reading() ? fields.has("head_dim")
+                       : options.size_of_head() * options.num_heads() != options.hidden_size()) {
     fields.whole("head_dim", &options.head_size(), 0);
   }
 }
@@ -343,7 +344,10 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   activation(fields, options, "hidden_activation", "gelu_pytorch_tanh");
   block.norm_place(NormPlace::kBoth);
   const double scale = block.attention_scale();
-  double scalar = scale > 0 ? 1 / (scale * scale) : static_cast<double>(options.size_of_head());
+  double scalar = 256;  // what is being read is not checked yet, and may have no heads
+  if (!fields.reading()) {
+    scalar = scale > 0 ? 1 / (scale * scale) : static_cast<double>(options.size_of_head());
+  }
   fields.number("query_pre_attn_scalar", &scalar, 256);
   if (!(scalar > 0)) refuse_config("query_pre_attn_scalar must be positive");
   // Its class takes whole numbers alone.

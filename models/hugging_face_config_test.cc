@@ -207,6 +207,15 @@ TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
   }
 }
 
+// Sizes of heads are divided by it.
+TEST(HuggingFaceConfig, NoHeadsAreRefused) {
+  for (const std::string type : {"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2",
+                                 "gemma", "gemma2", "gemma3_text", "starcoder2", "stablelm"}) {
+    SCOPED_TRACE(type);
+    expect_refused(R"({"num_attention_heads": 0, "model_type": ")" + type + "\"}", "heads");
+  }
+}
+
 TEST(HuggingFaceConfig, ABaseOfNothingIsRefused) {
   expect_refused(R"({"model_type": "gemma3_text", "rope_local_base_freq": 0})",
                  "rope_theta must be a positive number, got 0");
