@@ -226,7 +226,7 @@ void llama(ConfigFields& fields, TransformerOptions& options) {
 }
 
 void mistral(ConfigFields& fields, TransformerOptions& options) {
-  sizes(fields, options, {32000, 4096, 14336, 32, 32, 8, 4096 * 32}, NullKvHeads::kRefused);
+  sizes(fields, options, {32000, 4096, 14336, 32, 32, 8, 131072}, NullKvHeads::kRefused);
   head_size(fields, options);
   activation(fields, options, "hidden_act", "silu");
   window_field(fields, options, 4096);

@@ -33,6 +33,11 @@ echo "tools/lint: LibTorch <${GPIPE_LIBTORCH:-}>"
 END
 made_up tools/bazel <<'END'
 END
+# A disk with 99 GiB free, whatever this machine has.
+mkdir "${clone}/bin"
+made_up bin/df <<'END'
+printf "Avail\n%s\n" "${FREE_KIB:-103809024}"
+END
 
 # check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- [OPTION...]: .ci/run ends with CODE, and prints each TEXT, and no !TEXT.
 check() {
@@ -43,7 +48,8 @@ check() {
   shift
   while [[ $1 != -- ]]; do variables+=("$1") && shift; done
   shift
-  output="$(env -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS -u LIBTORCH_ROOT GPIPE_CI_CACHE="${clone}/cache" "${variables[@]}" \
+  output="$(env -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS -u LIBTORCH_ROOT PATH="${clone}/bin:${PATH}" \
+    GPIPE_CI_CACHE="${clone}/cache" "${variables[@]}" \
     bash "${clone}/.ci/run" "$@" 2>&1)"
   actual=$?
   for text in "exit ${code}"$'\n' "${texts[@]}"; do
@@ -67,6 +73,7 @@ check "the default version, by its name" 0 "cpu: LibTorch <>" "!NOTE: LibTorch" 
   echo "FAILED: where objects are kept: $(ls "${clone}/cache")" >&2
   failures=$((failures + 1))
 }
+check "too little disk" 1 "NOTE: disk: 14 GiB were free at the start" "FAILED: 15 GiB of disk are free" -- FREE_KIB=15728639 --
 # One line each, before anything is done.
 check "an unknown version" 2 $'exit 2\n.ci/run: GPipe: GPIPE_LIBTORCH=9.0.0 is not a LibTorch version that this GPipe supports: 9.2.0, 9.1.0.\n' \
   "!===" -- -- --libtorch=9.0.0
