@@ -87,7 +87,7 @@ MemoryRun linear_layers(const std::vector<int64_t>& balance) {
   return run;
 }
 
-// balance/memory_plan_test compares peaks of tensors byte by byte.
+// balance/memory/memory_plan_test compares peaks of tensors byte by byte.
 TEST(MemoryRunTest, APlanIsNearWhatARunTakes) {
   for (const auto& balance : {std::vector<int64_t>{}, std::vector<int64_t>{12}}) {
     const MemoryFigures run = run_memory(linear_layers(balance), kGoOn);
