@@ -81,8 +81,8 @@ class InputNode : public Node {
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(
         !failed_,
-        "backward ran through a pipeline's output whose earlier backward failed, and with it went "
-        "what the micro-batches had kept; run forward again");
+        "backward ran through a pipeline's output whose earlier backward failed, so that what the "
+        "micro-batches had kept is gone; run forward again");
     TORCH_CHECK(
         pass_ != nullptr,
         "backward ran through a pipeline's output a second time, but what it needs was freed "
