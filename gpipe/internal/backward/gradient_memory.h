@@ -18,9 +18,9 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 // Whether others have the gradient's memory. The base of a view does not count if nothing else
 // refers to it and the view covers all of it: the gradient of a linear layer's weight is a
-// transposed product. A view that is a part, repeats elements or is a lazy conjugate does count,
-// because it would stay that. In a sparse gradient only the values matter, which nobody else may
-// change; nobody changes its indices.
+// transposed product. A view that is a part, repeats elements or is a lazy conjugate does count:
+// without a copy, .grad would keep that form. In a sparse gradient only the values matter, which
+// nobody else may change; nobody changes its indices.
 bool memory_is_shared(const at::Tensor& gradient);
 
 // Whether there is another reference to the gradient or to its memory.

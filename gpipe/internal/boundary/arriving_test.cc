@@ -47,7 +47,7 @@ std::vector<Packet> packets_of(std::vector<Item> items) {
   return packets;
 }
 
-// What the layers of a cell get, and what attach() notes about it.
+// The tensors that the layers of a cell get, and the notes of attach() about them.
 struct Attached {
   Attached(const Boundary& boundary, const std::vector<Packet>& inputs, bool record = true)
       : tensors(attach(boundary, record, inputs, result, read_only)) {}

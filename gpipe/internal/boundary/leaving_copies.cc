@@ -45,7 +45,7 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   if (!first.defined() || (record && first.requires_grad())) return;
   if (!is_plain_memory(first)) return add_whole(first, leaving);
   const c10::StorageImpl* storage = storage_of(first);
-  // Where gradients will be asked for, versions tell of a parameter that has changed.
+  // With gradients, the version counters tell of a parameter that has changed.
   if (first.numel() == 0 || (record && model.owns_as_parameter(storage)) ||
       contains(staying, storage)) {
     return;

@@ -91,8 +91,8 @@ void take_news(Processes& processes, const std::string& name, const std::vector<
   registrations.know(std::move(names));
 }
 
-// What each process gives, by rank. The exchange also makes what layers have registered known to
-// all.
+// Returns what each process gives, by rank. The exchange also makes what layers have registered
+// known to all.
 std::vector<std::string> exchange_with_news(Processes& processes, const std::string& name,
                                             const std::string& exchange_name,
                                             const std::string& own, bool is_patient,

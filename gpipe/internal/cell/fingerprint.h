@@ -8,11 +8,11 @@
 
 namespace gpipe::internal {
 
-// It is made of at most a few hundred values of the tensor, whatever its strides are; for a sparse
-// tensor, of its values and (on the CPU) its indices. It is empty, and matches everything, for
-// tensors that are not sampled: integers and quantized values, which require no gradient;
-// float8_e8m0 and float4, whose neighbors are a factor apart; MKL-DNN's own layouts, and nested
-// tensors with gaps.
+// A fingerprint is made of at most a few hundred values of the tensor, whatever its strides are;
+// for a sparse tensor, of its values and (on the CPU) its indices. It is empty, and matches
+// everything, for tensors that are not sampled: integers and quantized values, which require no
+// gradient; float8_e8m0 and float4, whose neighbors are a factor apart; MKL-DNN's own layouts, and
+// nested tensors with gaps.
 class Fingerprint {
  public:
   static Fingerprint of(const at::Tensor& tensor);

@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kSmall = 4;
 constexpr int64_t kLarge = LayerBuffers::kSmallBytes;  // elements of four bytes each
 
-// A layer that does to its buffer what it is told to.
+// A layer that does to its buffer what a test says.
 struct Holder : torch::nn::Module {
   explicit Holder(int64_t elements)
       : buffer(register_buffer("buffer", at::zeros({elements}).to(testing::device()))) {}

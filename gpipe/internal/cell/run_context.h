@@ -25,7 +25,7 @@ class TrackedStatistics;
 class Transfers;
 class UnregisteredLeaf;
 
-// What one call of forward() or step() sets for all of its cells. A value type.
+// The settings of one call of forward() or step() for all of its cells. A value type.
 struct CellPlan {
   uint64_t step_seed = 0;
   // The number, in the mini-batch of all replicas, of the first micro-batch here.
@@ -48,9 +48,9 @@ struct CellPlan {
   int64_t group_of(int64_t micro_batch) const { return number_of(micro_batch) / group_size; }
 };
 
-// What torch::autograd::grad, or a backward with a list of inputs, asks for. The gradients of these
-// leaves are collected here, and every .grad stays as it is. Each sum is written by the stage that
-// owns the leaf.
+// The request of torch::autograd::grad, or of a backward with a list of inputs. The gradients of
+// these leaves are collected here, and every .grad stays as it is. Each sum is written by the stage
+// that owns the leaf.
 struct RequestedGradients {
   std::vector<const torch::autograd::Node*> leaves;       // accumulators
   std::vector<at::Tensor> sums;                           // [leaf]; undefined: none arrived
@@ -63,8 +63,8 @@ struct RecomputeTime {
   std::chrono::steady_clock::time_point end{};
 };
 
-// What the cells of one run use besides the plan. It lives as long as the run. The objects that it
-// refers to belong to the pipeline or live as long as the run.
+// The objects that the cells of one run use besides the plan. The context lives as long as the run.
+// The objects belong to the pipeline or live as long as the run.
 struct RunContext {
   const CellPlan& plan;
   // [stage][micro-batch] whether the cell's backward is its worker's next action after its forward.

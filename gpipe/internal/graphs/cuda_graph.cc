@@ -140,7 +140,7 @@ class CudaGraph final : public DeviceGraph {
     for (const at::Generator& generator : generators) graph_->register_generator_state(generator);
   }
 
-  // It leaves the default generator's list, which a recording in another stage may read.
+  // The graph leaves the default generator's list, which a recording in another stage may read.
   ~CudaGraph() override {
     const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
     if (recording().underway) recording().gone.push_back(std::move(graph_));

@@ -44,7 +44,7 @@ using LayerObserver = std::function<void(const LayerEvent&)>;
 // occurs twice.
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 
-// It runs the code of a pipeline's stages, without checkpoints. So skips, several values and
+// LayerRuns runs the code of a pipeline's stages, without checkpoints. So skips, several values and
 // in-place layers work as they do there, and a time includes everything that a stage costs. One
 // worker runs all stages: it is the calling thread, unless a number of threads is asked for. The
 // loss, which gives every output a gradient of ones, belongs to no layer.
@@ -85,7 +85,7 @@ class LayerRuns {
 
   // Runs all forwards, the loss and all backwards of one micro-batch, and adds to the gradients of
   // parameters. `shared`: as in GPipeOptions::shared_inputs. `observer` is called by one thread at
-  // a time: at the begin of piece 0's forward, at its end, and so on, up to the end of piece 0's
+  // a time: at the start of piece 0's forward, at its end, and so on, up to the end of piece 0's
   // backward. An exception of a layer arrives with the layer in its message.
   void run(const Tensors& inputs, const std::vector<int64_t>& shared, const LayerObserver& observer,
            Backwards backwards = Backwards::kWhole);
