@@ -151,7 +151,7 @@ void free_meta(void* context) {
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    // LibTorch's own allocator ignores the current device, because it has only one.
+    // LibTorch's own allocator ignores the current device; it has only one.
     const c10::Device device = c10::impl::VirtualGuardImpl(c10::kMeta).getDevice();
     const Block block = begin(device, bytes);
     if (block.id == 0) return {nullptr, device};
