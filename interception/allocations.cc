@@ -64,7 +64,7 @@ class Blocks {
     std::lock_guard<std::mutex> lock(shard.mutex);
     shard.blocks[address] = block;
   }
-  // An id of 0: not seen.
+  // Returns an id of 0 for a block that was not seen.
   Block take(void* address) {
     Shard& shard = shard_of(address);
     std::lock_guard<std::mutex> lock(shard.mutex);
@@ -151,7 +151,7 @@ void free_meta(void* context) {
 class MetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    // LibTorch's own takes no notice of the current device either, but has only one.
+    // LibTorch's own allocator ignores the current device; it has only one.
     const c10::Device device = c10::impl::VirtualGuardImpl(c10::kMeta).getDevice();
     const Block block = begin(device, bytes);
     if (block.id == 0) return {nullptr, device};
@@ -162,8 +162,8 @@ class MetaAllocator final : public c10::Allocator {
 };
 
 #if GPIPE_TORCH_HAS_CUDA
-// CUDA's allocator tells of its blocks itself, for the rest of the process. It holds a lock when it
-// does: nothing here may call it.
+// CUDA's allocator reports its blocks itself, for the rest of the process. It holds a lock while it
+// does, so nothing here may call it.
 void watch_cuda() {
   static const bool watching = [] {
     namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -184,11 +184,11 @@ void watch_cuda() {
 }
 #else
 void watch_cuda() {
-  throw std::logic_error("this LibTorch has no CUDA, whose blocks were asked for");
+  throw std::logic_error("blocks on CUDA devices are to be counted, but this LibTorch has no CUDA");
 }
 #endif
 
-// Waits for a block that its own thread takes.
+// Notices a block that its own thread takes.
 class Proof final : public AllocationObserver {
  public:
   explicit Proof(c10::DeviceType type) : type_(type) {}
@@ -201,7 +201,7 @@ class Proof final : public AllocationObserver {
  private:
   const c10::DeviceType type_;
   const std::thread::id thread_ = std::this_thread::get_id();
-  bool seen_ = false;  // of its own thread alone
+  bool seen_ = false;  // written by its own thread alone
 };
 
 void observe(AllocationObserver* observer) {
@@ -216,7 +216,7 @@ void observe(AllocationObserver* observer) {
   ++now.scope;
 }
 
-// A new block is seen, or nothing that is counted would be true.
+// Throws if a new block is not seen, because then no count would be right.
 void prove(c10::DeviceType type) {
   Proof proof(type);
   observe(&proof);
@@ -243,7 +243,7 @@ void install_allocators() {
   static const bool installed = [] {
     c10::Allocator* const base = c10::GetCPUAllocator();
     delete_cpu = base->raw_deleter();
-    // The highest there is: no allocator that is there already keeps its place.
+    // The highest priority, so that any allocator that is already there is replaced.
     constexpr uint8_t kPriority = 255;
     c10::SetCPUAllocator(new CpuAllocator(base), kPriority);
     c10::SetAllocator(c10::kMeta, new MetaAllocator, kPriority);

@@ -16,25 +16,25 @@ class AllocationObserver {
  public:
   virtual ~AllocationObserver() = default;
 
-  // A block of `bytes` was taken; `id` names it, is never used again in this process, and above 0.
-  // Must not throw, nor make tensors. Called on the thread that took or gave back the block, by
-  // several at the same time.
+  // Called when a block of `bytes` is taken. `id` names the block; it is above 0 and never used
+  // again in this process. Neither function may throw or make tensors. They are called on the
+  // thread that takes or gives back the block, on several threads at the same time.
   virtual void on_allocate(uint64_t id, c10::Device device, int64_t bytes) = 0;
-  // Only for blocks that this observer saw taken.
+  // Called only for blocks that this observer saw taken.
   virtual void on_free(uint64_t id) = 0;
 };
 
 // While it lives, `observer` sees the blocks of all threads. Blocks taken before are not seen, nor
 // blocks that are given back afterwards. The first scope puts an allocator in front of LibTorch's
-// own for the rest of the process; without a scope it only hands on. (A tensor that was made before
-// that is not seen to grow.) Each scope takes a small block of its own first, on each kind of
-// device that it counts, and sees whether it is told of it.
+// own for the rest of the process; without a scope it only passes calls on. (If a tensor that was
+// made before that grows, it is not seen.) Each scope first takes a small block of its own on each
+// kind of device that it counts, and checks that it is told of it.
 //
 // Requirements: the observer outlives the scope.
 //
-// Throws std::logic_error if another scope lives: what one counts would be missing in the other;
-// for `cuda` where LibTorch has no CUDA; and where it is not told of its own block, because an
-// allocator that does not hand on to the one before was put in front of it.
+// Throws std::logic_error if another scope lives, because blocks that one counts would be missing
+// in the other; for `cuda` where LibTorch has no CUDA; and if it is not told of its own block,
+// because an allocator was put in front that does not pass calls on to the one before.
 class AllocationScope {
  public:
   // `cuda`: blocks on CUDA devices, too, of which one must have been used before.
@@ -44,8 +44,8 @@ class AllocationScope {
   AllocationScope& operator=(const AllocationScope&) = delete;
 };
 
-// Puts the allocators in front of LibTorch's own, as the first scope does. The one of the meta
-// device takes blocks on the thread's current meta device (meta/meta_devices.h). Idempotent,
+// Puts the allocators in front of LibTorch's own, as the first scope does. The allocator of the
+// meta device takes blocks on the thread's current meta device (meta/meta_devices.h). Idempotent,
 // thread-safe.
 void install_allocators();
 

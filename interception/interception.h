@@ -1,20 +1,20 @@
 // Interception: operators seen before LibTorch runs them, without touching the modules that call
 // them.
 //
-// LibTorch leaves a few dispatch keys to experiments. One that is switched on for a thread lets
-// kernels of ours see an operator before autograd and autocast do, and hand it on. A key can have
-// one fallback in a process, and an operator one kernel for a key: so whatever intercepts does it
-// here, and what may want the same operator has another key. Outermost first:
+// LibTorch leaves a few dispatch keys to experiments. A key that is switched on for a thread lets
+// kernels of ours see an operator before autograd and autocast do, and pass it on. A key can have
+// one fallback in a process, and an operator one kernel for a key. So all interception is done
+// here, and units that may want the same operator have different keys. Outermost first:
 //
 // - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators: it decides
-//   where a tensor is made, on which what to draw for it depends.
+//   where a tensor is made. What to draw for it depends on that.
 // - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
-//   (gpipe/internal/operators/random_streams.cc), updates of running statistics (gpipe/internal/
-//   batch_norm.cc). Every other operator falls through at no cost.
+//   (gpipe/internal/operators/random_streams.cc), updates of running statistics
+//   (gpipe/internal/operators/batch_norm.cc). Every other operator falls through at no cost.
 // - kMetaAutocastKey, in a MetaAutocastScope (meta/meta_autocast.cc). One kernel for all operators:
 //   it lets autocast see meta tensors, which it would not cast.
 //
-// A kernel looks at what is in force on its thread and hands on what is not for it: all can be
+// A kernel checks what is in force on its thread and passes on what is not for it. So all can be
 // active at once, and any may be missing in a program.
 #ifndef INTERCEPTION_INTERCEPTION_H_
 #define INTERCEPTION_INTERCEPTION_H_
@@ -36,18 +36,18 @@ namespace gpipe::internal {
 
 inline constexpr c10::DispatchKey kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 inline constexpr c10::DispatchKey kInterceptionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-// Left to experiments, too; just before autocast's own keys.
+// Also left to experiments; it comes just before autocast's own keys.
 inline constexpr c10::DispatchKey kMetaAutocastKey = c10::DispatchKey::DeferredInit;
 
-// Of a kernel's keys those to go on with, so that its operator goes its usual way.
+// The keys with which a kernel passes its operator on, so that the operator goes its usual way.
 inline c10::DispatchKeySet after_interception(c10::DispatchKeySet keys,
                                               c10::DispatchKey key = kInterceptionKey) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
 }
 
-// A unit's kernels, registered from when it is made until the process ends. To be made when they
-// are first needed: by then every library that defines operators is loaded, and a pipeline in a
-// static initializer has them, too.
+// Registers a unit's kernels, until the process ends. It must be made when the kernels are first
+// needed: by then every library that defines operators is loaded, and a pipeline in a static
+// initializer has them, too.
 //
 // Thread-safety: any thread may make one at any time.
 //

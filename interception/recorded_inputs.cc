@@ -1,4 +1,4 @@
-// As LibTorch was built. Before everything: its target has no precompiled header for this reason.
+// As in LibTorch's build. It must come before everything, so the target has no precompiled header.
 #ifndef NDEBUG
 #define NDEBUG
 #endif

@@ -11,9 +11,9 @@ struct RecordFunction;
 
 namespace gpipe::internal {
 
-// RecordFunction::inputs(), in every kind of build: without NDEBUG, LibTorch's header gives the
-// class a member that the released library, built with it, does not have, and inputs() reads it.
-// Call it in a start callback.
+// RecordFunction::inputs(), in every kind of build. Without NDEBUG, LibTorch's header gives the
+// class a member that inputs() reads and that the released library, built with NDEBUG, does not
+// have. Call it in a start callback.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& call);
 
 }  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Of the last call.
+// The name of the last call, and the kinds of its inputs.
 std::string* seen() {
   static std::string text;
   return &text;

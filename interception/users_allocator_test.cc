@@ -1,4 +1,4 @@
-// Allocators of the user's: without deletion by address, before the first scope; in front of it.
+// Users' allocators that do not delete by address: before the first scope, and in front of it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
@@ -22,7 +22,7 @@ using ::testing::ThrowsMessage;
 
 int64_t blocks_of_user = 0;
 
-// A block's context is a header before it, as where an allocator keeps books.
+// A block's context is a header before it, as in an allocator that keeps records.
 class UsersAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -49,7 +49,7 @@ class Sum final : public AllocationObserver {
   int64_t most = 0;
 };
 
-// The only test of this process: what is put in front stays there.
+// The only test of this process, because an allocator that is put in front stays there.
 TEST(UsersAllocator, IsCountedOrItIsSaidThatItCannotBe) {
   static UsersAllocator first, later;
   c10::SetCPUAllocator(&first, /*priority=*/201);

@@ -52,7 +52,8 @@ class Feeder : public Node {
   variable_list values_;
 };
 
-// Runs work that is not of autograd. The engine catches std::exception only.
+// Runs work that is not part of autograd's graph. It keeps any exception: the engine only catches
+// std::exception.
 class Work : public Node {
  public:
   explicit Work(const std::function<void()>& work) : work_(work) { add_input_metadata(trigger); }
@@ -73,7 +74,7 @@ class Work : public Node {
   const std::function<void()>& work_;
 };
 
-// The node's edges, leading to `collector` instead, in the order of the valid ones.
+// The node's edges, redirected to `collector`, whose inputs are the valid edges in their order.
 edge_list detour(const Node& node, const NodePtrTo<Collector>& collector) {
   edge_list edges = node.next_edges();
   uint32_t count = 0;

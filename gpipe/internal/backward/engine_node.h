@@ -1,5 +1,5 @@
-// run_in_engine: one node of a graph, run by autograd's engine; and work that needs all gradients,
-// whatever a backward around it asks for.
+// run_in_engine: runs one node of a graph in autograd's engine; run_for_all_gradients: runs work
+// that needs all gradients, whatever a backward around it asks for.
 #ifndef GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
 #define GPIPE_INTERNAL_BACKWARD_ENGINE_NODE_H_
 
@@ -11,7 +11,8 @@
 
 namespace gpipe::internal {
 
-// While it lives, the node has these edges instead of its own. There must be as many.
+// Replaces the edges of a node while it lives. `edges` must have as many entries as the node has
+// edges.
 class EdgesScope {
  public:
   EdgesScope(torch::autograd::Node& node, torch::autograd::edge_list edges)
@@ -30,20 +31,20 @@ class EdgesScope {
   torch::autograd::edge_list former_;
 };
 
-// Runs the node with all its hooks, inside a graph task of the engine, and returns its results: as
-// many as it has edges, undefined where one is not valid. Inputs may be undefined. Nothing behind
-// the node runs, but users' code of the node sees other nodes than its own at its edges.
+// Runs the node with all its hooks inside a graph task of the engine, and returns one result per
+// edge, undefined for an edge that is not valid. Inputs may be undefined. No node behind this one
+// runs, but users' code of the node sees substitutes for them at its edges.
 //
 // Requirements: no other thread uses the node at the same time.
 torch::autograd::variable_list run_in_engine(torch::autograd::Node& node,
                                              torch::autograd::variable_list inputs,
                                              bool keep_graph);
 
-// Runs `work` on this thread, where nodes compute all their gradients. The thread may be in a
+// Runs `work` on this thread, such that nodes compute all their gradients. The thread may be in a
 // backward that was asked for the gradients of some tensors only (torch::autograd::grad, or a list
 // of inputs). Then LibTorch's nodes ask the backward's graph task which of their edges lead to
-// these, and a graph that it does not know would get no gradients; so `work` runs in a graph task
-// of its own. Throws what `work` throws.
+// these tensors. A graph that this task does not know would get no gradients, so `work` runs in a
+// graph task of its own. Throws what `work` throws.
 void run_for_all_gradients(const std::function<void()>& work);
 
 }  // namespace gpipe::internal

@@ -10,22 +10,24 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether anybody else has a part of a sparse gradient, to which `part` is one more reference.
+// Whether anything else refers to this part of a sparse gradient; `part` itself is one reference
+// more.
 bool is_shared_part(const at::Tensor& part) { return part.use_count() > 2 || shares_storage(part); }
 
-// The implementation is asked, since what _values() returns is another tensor each time, which
-// shares the memory by itself.
+// Reads the implementation directly: _values() returns a new tensor at each call, and this tensor
+// itself shares the memory.
 const at::SparseTensorImpl& sparse_impl(const at::Tensor& sparse) {
   return *static_cast<const at::SparseTensorImpl*>(sparse.unsafeGetTensorImpl());
 }
 
-// Whether anybody else has the elements of a sparse gradient: they may be a view of the gradient
-// that travels on.
+// Whether anything else refers to the elements of a sparse gradient. They may be a view of a
+// gradient that is passed on to another node.
 bool values_are_shared(const at::Tensor& sparse) {
   return is_shared_part(sparse_impl(sparse).values());
 }
 
-// Or where they are: that is often the memory of the indices that an embedding was given.
+// Whether anything else refers to the elements or to their indices, which often have the memory of
+// the indices that an embedding was given.
 bool parts_are_shared(const at::Tensor& sparse) {
   return values_are_shared(sparse) || is_shared_part(sparse_impl(sparse).indices());
 }

@@ -1,4 +1,4 @@
-// Gradient memory: who else has the memory of a gradient, and how it gets memory of its own.
+// Gradient memory: whether others have a gradient's memory, and how it gets memory of its own.
 #ifndef GPIPE_INTERNAL_BACKWARD_GRADIENT_MEMORY_H_
 #define GPIPE_INTERNAL_BACKWARD_GRADIENT_MEMORY_H_
 
@@ -10,17 +10,17 @@
 
 namespace gpipe::internal {
 
-// Where a gradient's values are: for a sparse one, those of its elements.
+// The tensor that has a gradient's values: for a sparse gradient its elements, otherwise itself.
 at::Tensor values_of(const at::Tensor& gradient);
 
-// Whether the two have one memory.
+// Whether the values of both are in the same memory.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
-// Whether anybody else has the gradient's memory. The tensor that it is a view of does not count if
-// nobody else has that and the view is all of it: the gradient of a linear layer's weight is a
-// transposed product. A part, repeated elements or a lazy conjugate would stay what they are. Of a
-// sparse gradient the values count, which nobody may change, and not the indices, which nobody
-// does.
+// Whether others have the gradient's memory. The base of a view does not count if nothing else
+// refers to it and the view covers all of it: the gradient of a linear layer's weight is a
+// transposed product. A view that is a part, repeats elements or is a lazy conjugate does count:
+// without a copy, .grad would keep that form. In a sparse gradient only the values matter, which
+// nobody else may change; nobody changes its indices.
 bool memory_is_shared(const at::Tensor& gradient);
 
 // Whether there is another reference to the gradient or to its memory.
@@ -39,14 +39,15 @@ void for_each_memory(c10::SmallVector<at::Tensor*, 16> gradients, const Visit& v
   }
 }
 
-// Whether anybody but these gradients, which share memory, has it.
+// Whether anything besides these gradients, which share one memory, refers to it.
 bool shared_with_others(c10::ArrayRef<at::Tensor*> gradients);
 
-// Gives these gradients, which share memory, other memory, which they share.
+// Copies these gradients, which share one memory, into new memory. If each has a storage, they
+// share the new memory, too.
 void move_away(c10::ArrayRef<at::Tensor*> gradients);
 
-// Gives a leaf's gradient memory of its own. What a hook returned, or what the engine left, may be
-// a view of another gradient.
+// Gives a leaf's gradient memory of its own. The result of a hook, or what the engine left in
+// .grad, may be a view of another gradient.
 void unshare(at::Tensor& gradient);
 
 }  // namespace gpipe::internal

@@ -37,7 +37,7 @@ TEST(GradientMemory, OfASparseOneIsThatOfItsValues) {
 }
 
 TEST(GradientMemory, OfAViewThatIsAllOfItAndAloneIsItsOwn) {
-  // Each is the only one to have the tensor that it is a view of.
+  // Each view is the only reference to its base.
   const at::Tensor transposed = torch::randn({3, 2}).t();
   const at::Tensor part = torch::randn({3, 2}).narrow(0, 0, 2);
   const at::Tensor repeated = torch::randn({3, 1}).expand({3, 2});

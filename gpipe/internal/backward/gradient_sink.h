@@ -10,7 +10,7 @@ namespace gpipe::internal {
 
 // A sink of autograd's graph that keeps the gradients that arrive at it.
 //
-// It replaces leaf tensors with a .grad. The tensors that it stands behind are not leaves, so the
+// It replaces leaf tensors with a .grad. The tensors that are attached to it are not leaves, so the
 // first layer of a stage may change them in place, as it may in the unpartitioned model.
 //
 // Guarantees: a tensor that the backward did not reach has an undefined gradient.

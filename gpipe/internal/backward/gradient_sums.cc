@@ -15,9 +15,9 @@ using torch::autograd::Node;
 void add_to_inputs(InputBuffer& inputs, size_t place, at::Tensor term, Node* node) {
   std::optional<c10::Stream> here;
   if (term.defined() && !term.device().is_cpu()) here = current_stream(term.device());
-  // On meta the buffer takes every tensor for one whose in-place addition may do anything, and
-  // makes a new one for the sum. On a device with values it adds in place where nobody else has
-  // the first term.
+  // On a device with values, the buffer adds in place if nobody else has the first term. On meta it
+  // expects that an in-place addition may do anything, and makes a new tensor for the sum. A plan
+  // of memory would count that tensor.
   at::Tensor& first = inputs.buffer[place];
   if (term.defined() && term.is_meta() && first.defined() && !c10::GradMode::is_enabled() &&
       first.use_count() == 1 && first.has_storage() && first.storage().use_count() == 1 &&
@@ -31,7 +31,7 @@ void add_to_inputs(InputBuffer& inputs, size_t place, at::Tensor term, Node* nod
 
 void add_to_sum(at::Tensor& sum, at::Tensor term, Node* node) {
   InputBuffer buffer(1);
-  // Not put there: the buffer notes the stream of the first.
+  // The sum is added and not assigned, because the buffer notes the stream of its first term.
   add_to_inputs(buffer, 0, std::move(sum), node);
   add_to_inputs(buffer, 0, std::move(term), node);
   sum = std::move(buffer.buffer[0]);

@@ -10,12 +10,12 @@
 
 namespace gpipe::internal {
 
-// Adds the term to the input at `place` that the node waits for. On the current stream, on which
-// all gradients are once their node is done.
+// Adds the term to input number `place` of the node, on the current stream. All gradients are on
+// that stream once the node that computed them is done.
 void add_to_inputs(torch::autograd::InputBuffer& inputs, size_t place, at::Tensor term,
                    torch::autograd::Node* node);
 
-// Adds the term to a sum that outlives the walk; undefined: nothing has arrived.
+// Adds the term to a sum that outlives the walk. An undefined sum: nothing has arrived yet.
 void add_to_sum(at::Tensor& sum, at::Tensor term, torch::autograd::Node* node);
 
 }  // namespace gpipe::internal

@@ -56,7 +56,7 @@ TEST_F(GradientSums, TakeNothingForNothing) {
   EXPECT_THAT(sum, EqualsBitwise(torch::ones({4})));
 }
 
-// As on a device with values; a plan of memory counts what is made.
+// A device with values takes none either, and a plan of memory counts what is made on meta.
 TEST_F(GradientSums, OnMetaTakeNoMemoryWhereNobodyElseHasTheFirst) {
   torch::autograd::InputBuffer inputs(1);
   add_to_inputs(inputs, 0, torch::empty({4}, torch::kMeta), node);

@@ -1,4 +1,4 @@
-// GroupSums: gradients of a step that are added up group by group of its micro-batches
+// GroupSums: the gradients of a step, added up group by group of its micro-batches
 // (GPipeOptions::groups), in place of the leaves' .grad.
 #ifndef GPIPE_INTERNAL_BACKWARD_GROUP_SUMS_H_
 #define GPIPE_INTERNAL_BACKWARD_GROUP_SUMS_H_
@@ -17,7 +17,7 @@
 
 namespace gpipe::internal {
 
-// Those of one stage.
+// The sums of one stage.
 //
 // Thread-safety: none; its stage's worker uses it in a run, and the caller afterwards.
 class GroupSums {
@@ -28,8 +28,8 @@ class GroupSums {
     at::Tensor sum;  // over all groups
   };
 
-  // The tensor in which a leaf's gradients of this group are added up. Groups ascend. It stays at
-  // its address until take().
+  // The tensor in which a leaf's gradients of this group are added up. For each leaf, groups must
+  // ascend. The tensor stays at its address until take().
   at::Tensor* sum_of(const NodePtr& accumulator, const at::Tensor& leaf, int64_t group) {
     auto& place = places_[accumulator.get()];
     if (place == nullptr) {
@@ -44,8 +44,8 @@ class GroupSums {
     return &place->current;
   }
 
-  // The leaves for which something has arrived, in the order in which they were reached first.
-  // Nothing is left.
+  // Removes and returns the leaves that have received a gradient, in the order in which they were
+  // first reached.
   std::vector<Leaf> take() {
     std::vector<Leaf> leaves;
     for (const auto& entry : entries_) {
@@ -64,8 +64,8 @@ class GroupSums {
     NodePtr accumulator;
     at::Tensor leaf;
     int64_t group;
-    at::Tensor current;  // of this group
-    TreeSum groups;      // of those before it
+    at::Tensor current;  // sum of the current group
+    TreeSum groups;      // sum of the groups before it
   };
 
   std::unordered_map<const torch::autograd::Node*, Entry*> places_;

@@ -18,39 +18,39 @@
 
 namespace gpipe::internal {
 
-// What one node leaves.
+// The gradients that one node leaves.
 struct HeldBack {
-  std::optional<NodeOrder> order;  // of the node in the second half; none: these are roots
-  // A product that is to run again for these edges; null: it has run for all edges.
+  std::optional<NodeOrder> order;  // the node's place in the second half; none: these are roots
+  // A product that must run again for these edges; null: no node has to run again.
   NodePtr product;
-  torch::autograd::edge_list edges;  // as many as the node has; invalid if not held back
-  // The product's inputs, or the gradients for the edges.
+  torch::autograd::edge_list edges;  // as many as the node has; an edge is invalid if not held back
+  // The product's inputs; without a product, the gradients for the edges.
   torch::autograd::variable_list gradients;
 };
 
 // Thread-safety: none.
 struct HeldGradients {
   std::vector<HeldBack> entries;
-  // For nodes with user code, see WalkVisitor::before_users_code().
+  // [node with user code] The `next` of WalkVisitor::before_users_code().
   absl::flat_hash_map<const torch::autograd::Node*, uint64_t> next_made;
 
-  // Called at the end of the first half: what others have the memory of gets other memory, and what
-  // shared memory still does.
+  // Called at the end of the first half. Gradients whose memory others also have are moved into
+  // other memory; those that shared memory with each other still do.
   void take_possession();
-  // Called at the begin of the second half: see check_held_gradients().
+  // Called at the start of the second half: see check_held_gradients().
   void check();
 
  private:
-  // Calls visit() for the gradients of each memory that others may have, too.
+  // Calls visit() for each group of gradients that share one memory which others also have.
   template <typename Visit>
   void for_each_shared(const Visit& visit);
   torch::autograd::variable_list copies_of_gradients() const;
 
-  torch::autograd::variable_list copies_;  // of the gradients, if they are checked
+  torch::autograd::variable_list copies_;  // the gradients' values, if they are checked
 };
 
-// For tests: whether second halves check that nobody shares the memory of what was held, and that
-// its values are still those at the end of the first half. Default: not.
+// For tests: whether second halves check that nobody else has the memory of the held gradients, and
+// that their values are still those at the end of the first half. Default: false.
 void check_held_gradients(bool on);
 
 }  // namespace gpipe::internal

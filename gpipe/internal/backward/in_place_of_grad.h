@@ -11,10 +11,10 @@
 
 namespace gpipe::internal {
 
-// While it lives, whatever accumulates into the leaf's .grad accumulates into `sum`, and no
-// post-accumulate hook of the leaf runs: these are for .grad.
+// While it lives, a gradient that would be accumulated into the leaf's .grad goes into `sum`. The
+// leaf's post-accumulate hooks do not run, because they are for .grad.
 //
-// Requirements: both outlive it.
+// Requirements: `leaf` and `sum` outlive it.
 class InPlaceOfGradScope {
  public:
   InPlaceOfGradScope(const at::Tensor& leaf, at::Tensor& sum) : leaf_(leaf), sum_(sum) { swap(); }

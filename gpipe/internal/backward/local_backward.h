@@ -5,7 +5,7 @@
 // A stage's worker needs none of it: it already runs in the right state, and a cell's graph is its
 // own.
 //
-// It also does what the engine does not. A leaf's .grad never shares its memory with another
+// It also guarantees what the engine does not. A leaf's .grad never shares its memory with another
 // gradient. The engine lets .grad take the memory of a view (e.g. in `x + p.unsqueeze(0)` with one
 // row); the next micro-batch's `.grad +=` would then change a gradient that is on its way to
 // another stage. And a leaf that several stages use gets its gradient once per micro-batch.
@@ -19,8 +19,8 @@
 
 namespace gpipe::internal {
 
-// Runs backward from `roots` with `gradients` (one per root, defined), as visitor.settings says,
-// and accumulates into leaves, or does with them what `visitor` says.
+// Runs backward from `roots` with `gradients` (one per root, defined), as visitor.settings says.
+// Accumulates into leaves, unless `visitor` says otherwise.
 //
 // Guarantees: the result is that of Engine::execute(roots, gradients, keep_graph, false, true), bit
 // for bit. Nodes run in the same order, so sums are added up in the same order. Nodes with user

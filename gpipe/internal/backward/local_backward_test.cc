@@ -229,8 +229,8 @@ struct TwiceFunction : torch::autograd::Function<TwiceFunction> {
   static variable_list backward(torch::autograd::AutogradContext* context,
                                 variable_list gradients) {
     EXPECT_EQ(context->get_saved_variables().size(), 1u);
-    // As a library does that waits for the end of backward: only the engine's graph task accepts
-    // this.
+    // Some libraries wait for the end of the backward like this: only the engine's graph task
+    // accepts it.
     torch::autograd::Engine::get_default_engine().queue_callback([] { ++callbacks; });
     return {gradients[0] * 2};
   }
@@ -428,8 +428,8 @@ TEST(WritingHooks, BesideProductsThatWaitForTheirWeights) {
   }
 }
 
-// The other way round, with what waits made first and reached through views, is an exception of
-// docs/guide/17-same-training.md.
+// In the reverse case, the waiting nodes are made first and reached through views. It is an
+// exception of docs/guide/17-same-training.md.
 TEST(WritingHooks, BesideLeavesThatWait) {
   expect_same_as_engine([&](const Leaves& x) {
     const at::Tensor y = tripled(x[0].matmul(x[1]).tanh());
@@ -471,7 +471,7 @@ TEST(WritingHooks, OnTheRootAndOnWhatIsUsedTwice) {
   });
 }
 
-// A node that only weights need.
+// The hook is on a node that only weights need.
 TEST(WritingHooks, OnAComputedWeight) {
   for (const bool hooked_first : {true, false}) {
     SCOPED_TRACE(hooked_first);
@@ -515,7 +515,7 @@ TEST(WritingFunctions, InAnomalyMode) {
   });
 }
 
-// The engine lets it write into the gradients of others that share the memory.
+// In the engine, the hook would also write into other gradients that share the memory.
 TEST(WritingHooks, OfALeafChangeTheLeafsGradientAlone) {
   for (const bool split : {false, true}) {
     SCOPED_TRACE(split);

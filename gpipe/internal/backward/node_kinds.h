@@ -11,12 +11,12 @@ namespace gpipe::internal {
 enum class NodeKind : uint8_t {
   kLeaf,      // accumulates a leaf's gradient
   kSink,      // a GradientSink: where the cell's graph ends
-  kOperator,  // of one of LibTorch's own operators, or an OperatorNode
+  kOperator,  // belongs to one of LibTorch's own operators, or is an OperatorNode
   kOther,     // runs user code
 };
 
-// A node of ours that is like those of LibTorch's operators: it needs only its inputs from the
-// engine, and runs no user code.
+// A node of this library that behaves like a node of LibTorch's operators: it needs only its inputs
+// from the engine, and runs no user code.
 class OperatorNode : public torch::autograd::Node {
  public:
   using Node::Node;
@@ -35,15 +35,17 @@ inline bool runs_users_code(const torch::autograd::Node& node) {
   return kind_of(node) == NodeKind::kOther;
 }
 
-// Whether users' code runs with the node: its own, or hooks before or after it.
+// Whether users' code, which may write into gradients, runs with the node: its own code, or hooks
+// before or after it.
 bool may_write(torch::autograd::Node& node);
 
-// Whether the node computes each of its results separately, and at considerable cost: then it may
-// run twice, each time for some of them.
+// Whether the node computes each of its results separately, and at considerable cost. Such a node
+// may run twice, each time for some of its results.
 bool is_product(const torch::autograd::Node& node);
 
-// Whether the node's results are in new memory, as those of products are. Of nodes that computed
-// weights come through; others may pass on the gradient that they are given, or a view of it.
+// Whether the node's results are in new memory, as those of products are. The known nodes are those
+// that gradients of computed weights pass through. Any other node may pass on the gradient that it
+// is given, or a view of it.
 bool computes_anew(const torch::autograd::Node& node);
 
 }  // namespace gpipe::internal

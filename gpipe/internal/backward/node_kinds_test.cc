@@ -33,7 +33,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
 };
 
-// What users derive from it is their code; what we derive from OperatorNode is not.
+// A type that users derive from `Base` has user code, unless `Base` is our OperatorNode.
 template <typename Base>
 class PassedOn final : public Base {
  public:

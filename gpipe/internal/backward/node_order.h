@@ -7,8 +7,8 @@
 
 namespace gpipe::internal {
 
-// Of the nodes that are ready, the engine runs the one that was made last in the forward; those
-// from outside run after all others.
+// Among the nodes that are ready, the engine runs the one that was made last in the forward. Nodes
+// from outside the cell run after all others.
 struct NodeOrder {
   bool foreign = false;
   uint64_t number = 0;  // higher ones first

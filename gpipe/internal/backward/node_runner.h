@@ -1,8 +1,8 @@
 // NodeRunner: runs the nodes that a walk has found, in the order of autograd's engine.
 //
-// What differs between a whole backward and its halves is in types that derive from it
-// (local_backward.cc, split_backward.cc); which one runs is known when it is compiled, so a whole
-// backward pays nothing for the halves.
+// Types that derive from it (local_backward.cc, split_backward.cc) have what differs between a
+// whole backward and its halves. Which type runs is known at compile time, so a whole backward pays
+// nothing for the halves.
 #ifndef GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
 #define GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
 
@@ -30,21 +30,21 @@
 
 namespace gpipe::internal {
 
-// A node that all its gradients have arrived at.
+// A node at which all its gradients have arrived.
 struct ReadyNode {
   NodeOrder order;
-  // The lowest sequence number on the way to here, which decides when the engine comes to the node.
-  // Usually that is the node's own. But the graph of a view that was changed in place is made anew,
-  // later than the nodes in front of it.
+  // The lowest sequence number on the way to the node, which decides when the engine comes to it.
+  // Usually that is the node's own number. But the graph of a view that was changed in place is
+  // made anew, later than the nodes in front of it.
   uint64_t reached = 0;
   torch::autograd::Node* node = nullptr;
   bool leaf = false;
   bool users_code = false;
-  bool held = false;  // not a node, but what a first half held under order.position
+  bool held = false;  // not a node, but entry order.position of HeldGradients
   torch::autograd::variable_list inputs;
 };
 
-// `Half` derives from it, and says otherwise what it does otherwise.
+// `Half` derives from this class and replaces the functions in which it differs.
 //
 // Thread-safety: none.
 template <typename Half>
@@ -55,7 +55,7 @@ class NodeRunner {
   using Node = torch::autograd::Node;
   using variable_list = torch::autograd::variable_list;
 
-  // The visitor outlives it.
+  // The visitor must outlive this object.
   explicit NodeRunner(WalkVisitor& visitor) : visitor_(visitor), nodes_(visitor) {
     ready_.reserve(kUsualNodes / 2);
   }
@@ -75,25 +75,27 @@ class NodeRunner {
     run_ready();
   }
 
-  // --- what a half may do otherwise. `from`: the node that has run; null for the roots.
+  // --- Functions that a half may replace. `from`: the node that has run; null for the roots.
 
-  // Before gradients go along these edges: takes those that do not go now.
+  // Called before gradients go along these edges. Takes the gradients that do not go now.
   void hold(const edge_list& /*edges*/, variable_list& /*gradients*/, const ReadyNode* /*from*/) {}
-  // Whether hold() has taken those for the node.
+  // Whether hold() has taken the gradients for the node.
   bool holds(const ReachedNode& /*reached*/) const { return false; }
-  // Of a node whose last gradient comes from `from`, which is foreign like it, or null.
+  // The order of a node whose last gradient comes from `from`: null, or foreign exactly if the node
+  // is.
   NodeOrder order_of(const Node& node, const ReachedNode& reached, const ReadyNode* /*from*/,
                      uint64_t /*number*/) const {
     return {reached.foreign, node.sequence_nr(), 0, node.sequence_nr()};
   }
   void run_one(ReadyNode ready) { evaluate(ready, std::move(ready.inputs)); }
-  // Before a node gets these inputs.
+  // Called before a node gets these inputs.
   void before_node(const ReadyNode& /*ready*/, const variable_list& /*inputs*/) {}
-  // The edges for which the node computes now, if not for all; it will run again for the others.
+  // The edges for which the node computes now; it will run again for the others. nullopt: all
+  // edges.
   std::optional<edge_list> edges_now(const ReadyNode& /*ready*/, const variable_list& /*inputs*/) {
     return std::nullopt;
   }
-  // As in WalkVisitor::before_users_code().
+  // The `next` of WalkVisitor::before_users_code().
   uint64_t next_made(const Node& node) const { return nodes_.next_made_after(node); }
 
  protected:
@@ -172,7 +174,8 @@ class NodeRunner {
     return runs_before(b.order, a.order);
   }
 
-  // A leaf's gradient never has memory that others see, or that a hook may write into.
+  // Copies a leaf's gradient if it would share its memory with others as .grad, or let a hook write
+  // into their memory. `scope` puts another tensor in the place of .grad, where one was chosen.
   void before_leaf(const ReadyNode& ready, at::Tensor& gradient,
                    std::optional<InPlaceOfGradScope>& scope) {
     at::Tensor* const sum =

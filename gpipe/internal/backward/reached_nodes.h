@@ -24,14 +24,14 @@ inline constexpr size_t kUsualNodes = 12;
 using NodeList = c10::SmallVector<torch::autograd::Node*, kUsualNodes>;
 
 struct ReachedNode {
-  int gradients = 0;  // that have not arrived yet
+  int gradients = 0;  // number that have not arrived yet
   bool leaf = false;
-  bool users_code = false;                 // of its own, or hooks: the engine runs it
+  bool users_code = false;                 // user code, hooks or anomaly mode: the engine runs it
   bool foreign = false;                    // neither a leaf nor in WalkSettings::own
   bool urgent = false;                     // belongs to the first half of a split backward
-  uint64_t from = WalkProgress::kNone;     // of a foreign node: as in WalkProgress::node
-  at::Tensor* sum = nullptr;               // of a leaf: as WalkVisitor::sum_of() said
-  at::Tensor* in_place_of_grad = nullptr;  // of another leaf; null: its .grad
+  uint64_t from = WalkProgress::kNone;     // for a foreign node: as in WalkProgress::node
+  at::Tensor* sum = nullptr;               // for a leaf: the result of WalkVisitor::sum_of()
+  at::Tensor* in_place_of_grad = nullptr;  // for a leaf without `sum`; null: its .grad
   std::optional<torch::autograd::InputBuffer> inputs;
 };
 
@@ -45,17 +45,17 @@ class ReachedNodes {
   using Node = torch::autograd::Node;
   using Edge = torch::autograd::Edge;
 
-  // The visitor outlives it.
+  // The visitor must outlive this object.
   explicit ReachedNodes(WalkVisitor& visitor);
   ReachedNodes(const ReachedNodes&) = delete;
   ReachedNodes& operator=(const ReachedNodes&) = delete;
 
-  // Another gradient will arrive along this edge (valid), whose graph outlives this. `from`: as in
-  // WalkProgress::node.
+  // Notes that another gradient will arrive along this edge. The edge must be valid, and its graph
+  // must outlive this object. `from`: as in WalkProgress::node.
   void reach(const Edge& edge, uint64_t from = WalkProgress::kNone);
   // Finds all nodes behind those that were reached, and counts the gradients that each waits for.
-  // Nothing has run. Throws what the visitor throws, and c10::Error for a GradientSink that is not
-  // one of visitor.settings.sinks.
+  // Runs no node. Throws what the visitor throws, and c10::Error for a GradientSink that is not one
+  // of visitor.settings.sinks.
   void find_rest();
 
   // Requirements: the node was reached.
@@ -66,23 +66,23 @@ class ReachedNodes {
   }
   ReachedNode& at(const Edge& edge) { return at(edge.function.get()); }
 
-  // Calls visit(Node&, ReachedNode&) for each, in no order.
+  // Calls visit(Node&, ReachedNode&) for each node, in no particular order.
   template <typename Visit>
   void for_each(const Visit& visit) {
     for (auto& [node, reached] : nodes_) visit(*node, reached);
   }
 
-  // Of the nodes that the cell has made after this one, the lowest sequence number.
+  // The lowest sequence number among the nodes that the cell has made after this one.
   uint64_t next_made_after(const Node& earlier) const;
 
-  // The leaves that accumulate here and had no gradient.
+  // The leaves that this walk accumulates into and that had no gradient when they were reached.
   const c10::SmallVector<Node*, 4>& fresh_leaves() const { return fresh_leaves_; }
-  // Whether users' code runs with a node that is no leaf.
+  // Whether users' code runs with a node that is not a leaf.
   bool has_writers() const { return has_writers_; }
-  // Whether a leaf accumulates in place of its .grad.
+  // Whether a leaf accumulates into another tensor in place of its .grad.
   bool replaces_grads() const { return replaces_grads_; }
 
-  // Where a leaf accumulates.
+  // The tensor that a leaf accumulates into.
   static at::Tensor& sum_in(const Node& leaf, const ReachedNode& reached) {
     return reached.in_place_of_grad != nullptr ? *reached.in_place_of_grad
                                                : leaf_of(leaf).mutable_grad();
@@ -101,7 +101,7 @@ class ReachedNodes {
   bool has_writers_ = false;
   bool replaces_grads_ = false;
   absl::flat_hash_map<Node*, ReachedNode> nodes_;
-  NodeList found_;  // whose edges are still to be followed
+  NodeList found_;  // nodes whose edges are still to be followed
   c10::SmallVector<Node*, 4> fresh_leaves_;
 };
 

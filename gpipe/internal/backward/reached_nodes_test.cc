@@ -27,7 +27,7 @@ NodePtr node_of(const at::Tensor& tensor) {
   return torch::autograd::impl::gradient_edge(tensor).function;
 }
 
-// What it is asked, and where the walk is at that time.
+// Records what the visitor is asked, and where the walk is at that time.
 class Notes final : public WalkVisitor {
  public:
   void enter_foreign(const Node& node) override {

@@ -8,7 +8,8 @@
 namespace gpipe::internal {
 
 // Checks gradients on their way along `edges`, and converts them to the expected form. Throws
-// c10::Error for one that cannot be converted. `from`: whose results they are; null: roots.
+// c10::Error for one that cannot be converted. `from`: the node whose results they are; null:
+// roots.
 void validate_gradients(const torch::autograd::edge_list& edges,
                         torch::autograd::variable_list& gradients,
                         const torch::autograd::Node* from);
@@ -17,8 +18,9 @@ void validate_gradients(const torch::autograd::edge_list& edges,
 // released unless `keep_graph`. `in_engine`: the engine runs it, because users' code may ask for
 // its graph task.
 //
-// On accelerators, as in the engine, it computes on the stream of its forward. That stream and this
-// thread's current stream, which orders everything else, wait for each other before and after it.
+// On accelerators, the node computes on the stream of its forward, as in the engine. Before it,
+// that stream waits for this thread's current stream, which orders everything else; after it, the
+// current stream waits for that stream.
 torch::autograd::variable_list run_node(torch::autograd::Node& node,
                                         torch::autograd::variable_list inputs, bool in_engine,
                                         bool keep_graph);

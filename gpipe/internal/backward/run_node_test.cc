@@ -25,7 +25,7 @@ TEST(ValidateGradients, LeavesWhatFitsAndConvertsWhatDoesNot) {
   EXPECT_FALSE(gradients[3].defined());
 }
 
-// As a master gradient of a parameter in bfloat16.
+// An example is the master gradient of a parameter in bfloat16.
 TEST(ValidateGradients, GivesALeafTheDtypeThatItWantsForItsGradient) {
   const at::Tensor leaf = torch::ones({2, 3}).requires_grad_();
   leaf.set_grad_dtype(torch::kDouble);

@@ -25,7 +25,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Runs the urgent nodes, and holds what arrives at the others.
+// Runs the urgent nodes, and holds the gradients that arrive at the others.
 class InputHalf : public NodeRunner<InputHalf> {
  public:
   InputHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}
@@ -71,7 +71,8 @@ class InputHalf : public NodeRunner<InputHalf> {
   }
 
  private:
-  // What the whole backward would have done of the second half's part before a node.
+  // The part of the second half that the whole backward would have done before a certain node: the
+  // nodes that have run, and the number of gradients that have arrived at each node and each input.
   struct Arrived {
     absl::flat_hash_set<const Node*> run;
     absl::flat_hash_map<const Node*, int> gradients;
@@ -83,16 +84,17 @@ class InputHalf : public NodeRunner<InputHalf> {
     }
   };
 
-  // The order of what a node leaves to the second half.
+  // The place in the second half of the gradients that a node leaves to it.
   std::optional<NodeOrder> order_of_rest(const ReadyNode* node) const {
     if (node == nullptr) return std::nullopt;
     return NodeOrder{node->order.foreign, node->reached, held_.entries.size(),
                      node->order.sequence_nr};
   }
 
-  // Called before users' code gets these gradients. What is held in their memory sees what users'
-  // code writes only if it would in the whole backward, that is if it waits in its buffer alone.
-  // Otherwise it has been used, or added to something else, and gets other memory.
+  // Called before users' code gets these gradients. A held gradient in the same memory may see what
+  // users' code writes only if it would in the whole backward, that is, if it would still wait
+  // alone in its buffer. Otherwise it would have been used, or added to another one, so it gets
+  // other memory.
   void keep_from_writer(const NodeOrder& writer, const variable_list& inputs) {
     c10::SmallVector<at::Tensor*, 16> used;
     std::optional<Arrived> arrived;
@@ -140,7 +142,7 @@ class InputHalf : public NodeRunner<InputHalf> {
   HeldGradients& held_;
 };
 
-// Goes on with what was held, in the order of the whole backward.
+// Continues with the held gradients, in the order of the whole backward.
 class WeightHalf : public NodeRunner<WeightHalf> {
  public:
   WeightHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}
@@ -163,7 +165,8 @@ class WeightHalf : public NodeRunner<WeightHalf> {
     run_ready();
   }
 
-  // What was held back is ready at once. The numbers tell which node would have been ready when.
+  // All held gradients are ready at once. The numbers tell when the whole backward would have had
+  // each node ready.
   NodeOrder order_of(const Node& node, const ReachedNode& reached, const ReadyNode* from,
                      uint64_t number) const {
     const uint64_t own = node.sequence_nr();

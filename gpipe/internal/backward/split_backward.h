@@ -1,4 +1,4 @@
-// Split backward: a local backward in two halves, of which others wait for the first only.
+// Split backward: a local backward in two halves; other stages wait for the first half only.
 #ifndef GPIPE_INTERNAL_BACKWARD_SPLIT_BACKWARD_H_
 #define GPIPE_INTERNAL_BACKWARD_SPLIT_BACKWARD_H_
 
@@ -22,8 +22,8 @@ class WeightBackward {
   WeightBackward(WeightBackward&&) noexcept;
   WeightBackward& operator=(WeightBackward&&) noexcept;
 
-  // Runs it, once: accumulates the remaining gradients into leaves, in the order of the whole
-  // backward. The visitor is that of the first half, or like it.
+  // Runs this half, once: accumulates the remaining gradients into leaves, in the order of the
+  // whole backward. The visitor is that of the first half, or behaves like it.
   void run(WalkVisitor& visitor);
 
   bool empty() const { return held_ == nullptr; }
@@ -35,18 +35,20 @@ class WeightBackward {
   std::unique_ptr<HeldGradients> held_;
 };
 
-// The first half of a backward: what the sinks, and the tensors that WalkVisitor::sum_of() returns,
-// wait for. No leaf's .grad changes. Both halves together equal run_local_backward(), bit for bit.
+// Runs the first half of a backward: everything that the sinks, and the tensors that
+// WalkVisitor::sum_of() returns, wait for. No leaf's .grad changes. Both halves together equal
+// run_local_backward(), bit for bit.
 //
 // A matrix product or a convolution with a weight as operand runs in both halves, once for each of
-// its gradients. Every other node runs only once, as a whole, because it would cost as much twice:
-// it runs here if something waits for it, and what it computes for the weights is held.
+// its gradients. Every other node runs only once, because running it for some of its gradients
+// would cost as much as for all. It runs in this half if something waits for it; the gradients that
+// it computes for the weights are then held.
 //
-// Users' code (hooks, custom functions) may write into the gradients that it is given. What it
-// writes here is seen by what runs after it in the whole backward, and not by what runs before,
-// though that may be held. So users' code whose gradients nodes of this half may share runs here,
-// too, in its place. And what is held at the end shares memory with nobody: neither with what
-// leaves the cell, nor with what others gave it.
+// Users' code (hooks, custom functions) may write into the gradients that it is given. In the whole
+// backward, nodes that run later see what it writes, and nodes that run earlier do not, though this
+// half may hold them back. So users' code that may share gradients with nodes of this half runs in
+// this half, too, at its place. And the gradients that are held at the end share memory with
+// nobody: neither with gradients that leave the cell, nor with those that the caller passed in.
 //
 // Requirements: visitor.settings.keep_graph is not set.
 WeightBackward run_input_backward(const torch::autograd::edge_list& roots,

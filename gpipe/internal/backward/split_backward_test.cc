@@ -26,9 +26,10 @@ using testing::EqualsBitwise;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-// That both halves are the whole backward, local_backward_test says for each of its graphs.
+// local_backward_test checks, for each of its graphs, that both halves together are the whole
+// backward.
 
-// Others may write into what they gave, and into what leaves.
+// Others may write into the gradients that they gave, and into those that leave.
 TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
   auto sink = make_node<GradientSink>();
   at::Tensor x = torch::ones({2, 2});
@@ -102,7 +103,7 @@ TEST(SplitBackward, ProductsWaitForTheirWeightsAndTheRestRunsOnce) {
   EXPECT_TRUE(rest.empty());
 }
 
-// What a waiting half keeps: the inputs of the products, and no activation of nodes that have run.
+// A waiting half keeps the inputs of the products, and no activation of nodes that have run.
 TEST(SplitBackward, MemoryOfWhatHasRunIsFreed) {
   auto sink = make_node<GradientSink>();
   at::Tensor x = torch::randn({3, 5});
@@ -142,7 +143,7 @@ class SumOf : public WalkVisitor {
   at::Tensor& sum_;
 };
 
-// Other stages wait for the terms of leaves that they own: these terms belong to the first half.
+// Other stages wait for the terms of leaves that they own, so these terms belong to the first half.
 TEST(SplitBackward, OthersLeavesAreUrgent) {
   const at::Tensor mine = torch::randn({5, 5}).requires_grad_();
   const at::Tensor theirs = torch::randn({5, 5}).requires_grad_();
@@ -168,7 +169,7 @@ class WaysOutside final : public WalkVisitor {
   std::vector<std::pair<std::string, uint64_t>> ways;
 };
 
-// An error names the layer that uses what is from outside, in either half.
+// An error names the layer that uses a node from outside, in either half.
 TEST(SplitBackward, BothHalvesTellWhatLeadsOutside) {
   auto sink = make_node<GradientSink>();
   const at::Tensor outside = torch::randn({5, 5}).requires_grad_().exp();

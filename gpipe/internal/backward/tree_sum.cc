@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The first group behind the smallest part of the tree that has both.
+// The first group behind the smallest part of the tree that contains both groups.
 int64_t end_of_common_part(int64_t a, int64_t b) {
   int level = 0;
   while (a >> level != b >> level) ++level;

@@ -10,17 +10,18 @@
 namespace gpipe::internal {
 
 // Level l adds group k + 2^l to group k, for every k that is a multiple of 2^(l + 1). So the bits
-// of the sum do not depend on who added which part of the tree. What is undefined is left out.
+// of the sum do not depend on how the tree is divided into parts. Undefined sums are left out.
 //
-// It keeps at most as many tensors as the tree has levels, and one.
+// It keeps at most one tensor more than the tree has levels.
 //
 // Thread-safety: none.
 class TreeSum {
  public:
-  // The sum of a group, or of a part of the tree that begins with it. Groups ascend.
+  // Adds the sum of a group, or of a part of the tree that begins with that group. Groups must
+  // ascend.
   void add(int64_t group, at::Tensor sum);
 
-  // The sum of all, and nothing is left; undefined if nothing was added.
+  // Returns the sum of all groups and clears it; undefined if nothing was added.
   at::Tensor take();
 
  private:
@@ -28,7 +29,7 @@ class TreeSum {
     int64_t first;  // group
     at::Tensor sum;
   };
-  // Adds up what no group from `next` on belongs to.
+  // Joins the parts of the tree to which no group from `next` on belongs.
   void join_before(int64_t next);
 
   std::vector<Part> parts_;

@@ -26,7 +26,7 @@ at::Tensor defined_sum(const std::vector<at::Tensor>& groups, int64_t first, int
   return at::add(left, right);
 }
 
-// Of very different sizes, so that another order gives other bits.
+// Groups of very different magnitude, so that another order gives other bits.
 std::vector<at::Tensor> random_groups(int64_t count) {
   std::vector<at::Tensor> groups;
   for (int64_t k = 0; k < count; ++k) {
@@ -72,7 +72,7 @@ TEST(TreeSum, LeavesOutWhatIsUndefined) {
   }
 }
 
-// What replicas do: each adds up a part, and the parts are added up by who has the whole.
+// Replicas do this: each adds up a part, and then the sums of the parts are added up.
 TEST(TreeSum, PartsGiveTheBitsOfTheWhole) {
   testing::manual_seed(3);
   for (const int64_t each : {1, 2, 4, 8}) {

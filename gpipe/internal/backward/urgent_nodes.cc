@@ -15,8 +15,8 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
-// Marks users' code whose gradient other nodes may share: what it is reached through does not
-// compute anew.
+// Marks nodes with users' code whose gradient other nodes may share: all nodes on a way to them may
+// pass on the gradient that they are given.
 void mark_writers(ReachedNodes& nodes, const edge_list& roots) {
   absl::flat_hash_set<const Node*> seen;
   NodeList found;

@@ -15,8 +15,7 @@ namespace gpipe::internal {
 // Requirements: all nodes behind `roots` are found.
 void mark_urgent(ReachedNodes& nodes, const torch::autograd::edge_list& roots);
 
-// Of these edges, those to nodes that are not urgent; the others are invalid. Empty if there are
-// none.
+// A copy of the edges in which those to urgent nodes are invalid. Empty if no valid edge is left.
 torch::autograd::edge_list not_urgent(ReachedNodes& nodes, const torch::autograd::edge_list& edges);
 
 }  // namespace gpipe::internal

@@ -29,7 +29,7 @@ struct UrgentNodes : ::testing::Test {
     visitor.settings.sinks = {sink.get()};
   }
 
-  // Marks the nodes behind `output`; then urgent() tells of each.
+  // Marks the nodes behind `output`. After that, urgent() can be asked about each.
   ReachedNodes& mark(const at::Tensor& output) {
     roots = roots_of({output});
     nodes = std::make_unique<ReachedNodes>(visitor);

@@ -1,5 +1,5 @@
-// WalkVisitor: how a walk through a graph of autograd is told to walk, and what it asks whoever
-// wants it.
+// WalkVisitor: the settings of a walk through a graph of autograd, and the decisions that the walk
+// leaves to its caller.
 #ifndef GPIPE_INTERNAL_BACKWARD_WALK_VISITOR_H_
 #define GPIPE_INTERNAL_BACKWARD_WALK_VISITOR_H_
 
@@ -29,35 +29,35 @@ struct NodeRange {
 };
 
 struct WalkSettings {
-  // Saved tensors are not released. A split backward cannot keep them.
+  // Saved tensors are kept. A split backward cannot keep them.
   bool keep_graph = false;
 
-  // Throws c10::ValueError for a gradient that a node gives and that is not finite.
+  // Throws c10::ValueError for a result of a node that is not finite.
   bool check_finite = false;
 
   // The GradientSinks in which the graph may end. Reaching another one is an error: a tensor of
   // another cell got here in a way that the pipeline does not know.
   c10::SmallVector<const GradientSink*, 2> sinks;
 
-  // The nodes that the cell has made. Nodes from outside run after them, as in a single graph, in
-  // which they are older. Their sequence numbers may be those of another thread and so say nothing
-  // about the order. Default: all nodes.
+  // The nodes that the cell has made. Nodes from outside run after them, as they would in a single
+  // graph, where they are older. Their sequence numbers say nothing about that, because another
+  // thread may have made them. Default: all nodes.
   std::optional<NodeRange> own;
 };
 
 // How far a walk has come, for messages.
 struct WalkProgress {
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
-  // Whether all nodes are found. Before, nothing runs.
+  // Whether all nodes are found. No node runs before that.
   bool found = false;
-  // The sequence number of the node that runs, or, before all are found, of the last node of `own`
-  // on the way to the one that is reached. kNone: none has run yet; reached as a root. Leaves are
-  // not recorded.
+  // Once all are found: the sequence number of the node that runs; kNone: none has run yet. Before:
+  // that of the last node of `own` on the way to the node that is reached; kNone: it is a root.
+  // Leaves are not recorded.
   uint64_t node = kNone;
 };
 
-// As it is, it accumulates into every leaf's .grad, and lets everything run. What a caller wants to
-// be otherwise, it overrides; any function may throw, and then no further node runs.
+// This class itself accumulates into every leaf's .grad, and lets every node run. A caller
+// overrides what it wants to be different. Any function may throw; then no further node runs.
 //
 // Thread-safety: none; called on the thread that walks.
 class WalkVisitor {
@@ -67,28 +67,29 @@ class WalkVisitor {
   WalkVisitor(const WalkVisitor&) = delete;
   WalkVisitor& operator=(const WalkVisitor&) = delete;
 
-  // Before anything runs, for each node reached that is neither in WalkSettings::own nor a leaf.
+  // Called before any node runs, for each node reached that is neither in WalkSettings::own nor a
+  // leaf.
   virtual void enter_foreign(const torch::autograd::Node& /*node*/) {}
 
-  // Before anything runs, for each leaf that is reached. Returns null if its gradient is to be
-  // accumulated. Otherwise it returns the tensor in which the terms are added up, in the order in
-  // which the engine would do so, or discarded(). The tensor must stay at its address.
+  // Called before any node runs, for each leaf that is reached. Returns null if its gradient is to
+  // be accumulated. Otherwise it returns the tensor in which the terms are added up, in the order
+  // in which the engine would do so, or discarded(). The tensor must stay at its address.
   virtual at::Tensor* sum_of(const NodePtr& /*accumulator*/, const at::Tensor& /*leaf*/) {
     return nullptr;
   }
 
-  // Then for each leaf whose gradient is to be accumulated here. Returns null for its .grad, or a
-  // tensor in its place: the leaf's hooks run, but for a post-accumulate hook, which is for .grad.
-  // The tensor must stay at its address.
+  // Called next, for each leaf whose gradient is to be accumulated. Returns null for its .grad, or
+  // a tensor to use in its place. Then the leaf's hooks run, except for post-accumulate hooks,
+  // which are for .grad. The tensor must stay at its address.
   virtual at::Tensor* in_place_of_grad(const NodePtr& /*accumulator*/, const at::Tensor& /*leaf*/) {
     return nullptr;
   }
 
-  // Before each node that runs user code: hooks, custom functions. `next`: the lowest sequence
-  // number among the nodes made after it.
+  // Called before each node that runs user code: hooks, custom functions. `next`: the lowest
+  // sequence number among the nodes made after it.
   virtual void before_users_code(const torch::autograd::Node& /*node*/, uint64_t /*next*/) {}
 
-  // A result of sum_of(): nobody wants the leaf's gradient.
+  // A result of sum_of(): the leaf's gradient is not needed.
   static at::Tensor* discarded();
 
   // Set before the walk.

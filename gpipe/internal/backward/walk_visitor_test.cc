@@ -21,7 +21,7 @@ TEST(NodeRange, HasWhatItsThreadMadeFromThenOn) {
   at::Tensor elsewhere;
   std::thread([&] {
     elsewhere = torch::ones({1}).requires_grad_() * 2;
-    // So that its number would do.
+    // Its sequence number alone would make it part of the range.
     while (elsewhere.grad_fn()->sequence_nr() < range.begin) elsewhere = elsewhere * 2;
   }).join();
   EXPECT_FALSE(range.contains(*before.grad_fn()));

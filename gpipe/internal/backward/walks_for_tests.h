@@ -1,4 +1,4 @@
-// Walks for tests: roots of graphs, and a backward that leaves everything as the engine has it.
+// Walks for tests: roots of graphs, and a backward with the default visitor.
 #ifndef GPIPE_INTERNAL_BACKWARD_WALKS_FOR_TESTS_H_
 #define GPIPE_INTERNAL_BACKWARD_WALKS_FOR_TESTS_H_
 
@@ -28,7 +28,7 @@ inline torch::autograd::variable_list ones_for(const std::vector<at::Tensor>& ou
   return gradients;
 }
 
-// With a visitor that wants nothing to be otherwise.
+// Runs a local backward with a visitor that changes nothing.
 inline void run_plainly(const torch::autograd::edge_list& roots,
                         torch::autograd::variable_list& gradients,
                         const WalkSettings& settings = {}) {

@@ -13,8 +13,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Tensors of inference mode do not count changes, so one layer's would go on to all micro-batches
-// unseen: of them, a copy.
+// Returns a copy of a tensor of inference mode. Such tensors do not count changes, so a layer's
+// change would reach all micro-batches unnoticed.
 at::Tensor counting_changes(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_inference()) return tensor;
   const c10::InferenceMode no_inference(false);
@@ -39,7 +39,8 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
     const c10::StorageImpl* storage = storage_of(tensor);
     for (size_t n = 0; n < memories_.size() && storage != nullptr; ++n) {
       const size_t other = memories_[n].input;
-      // A change of one that is cut is none of a shared one beside it, and must not look like one.
+      // A change of an input that is cut is not a change of a shared input beside it in the
+      // storage, and must not look like one.
       if (memories_[n].storage == storage &&
           (shared_[k] == shared_[other] || may_overlap(tensor, whole_.items[other].tensor))) {
         memory_of_[k] = static_cast<int>(n);
@@ -58,7 +59,7 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
 Packet CallerInputs::micro_batch(int64_t i) const {
   Packet packet;
   packet.kind = whole_.kind;
-  Twins<size_t> twins[2];  // of those that are cut, and of those that are shared
+  Twins<size_t> twins[2];  // [0]: inputs that are cut; [1]: shared inputs
   for (size_t k = 0; k < whole_.items.size(); ++k) {
     const Item& item = whole_.items[k];
     // A tensor that is given twice stays a single tensor, unless it is given whole and cut.
@@ -79,7 +80,7 @@ Packet CallerInputs::micro_batch(int64_t i) const {
     piece.mark_version();
     packet.items.push_back(std::move(piece));
   }
-  // Two tensors over the same memory are not views of each other here.
+  // Autograd does not take two tensors over the same memory for views of each other here.
   for (size_t k = 0; record_ && k < packet.items.size(); ++k) {
     for (size_t n = 0; n < k; ++n) {
       Item& a = packet.items[k];
@@ -103,7 +104,7 @@ void CallerInputs::finish_forward() {
       if (shared_[k] && is_this && !changed_shared) changed_shared = k;
     }
   }
-  // Two of them may be over one storage, which has one counter.
+  // In a second loop, because two memories may be over one storage, which has one counter.
   for (Memory& memory : memories_) memory.of_caller.renew();
   TORCH_CHECK_VALUE(!changed_shared, "a layer changed input ", *changed_shared,
                     " in place, which is the same for all micro-batches "

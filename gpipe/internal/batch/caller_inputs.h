@@ -37,16 +37,16 @@ class CallerInputs {
   Packet micro_batch(int64_t i) const;
 
   // Called after the forward. Releases the tensors, and counts in the caller's counters what layers
-  // changed in place. Throws c10::ValueError if that was a shared one: micro-batches had other
-  // values then, which depend on the order in which they came.
+  // changed in place. Throws c10::ValueError if a layer changed a shared input: micro-batches had
+  // other values then, depending on the order in which they came.
   void finish_forward();
 
   // Called before a backward. Returns the number of an input that the caller has changed in place
-  // since finish_forward() or the call before. From then on autograd notices the change if a cell
+  // since finish_forward() or the previous call. From then on autograd notices the change if a cell
   // has saved the input.
   std::optional<size_t> changed_by_caller();
 
-  // The gradient of an input from those of the micro-batches: joined, or, if it is shared, summed.
+  // The gradient of an input: its micro-batches' gradients joined, or, if it is shared, summed.
   at::Tensor join_gradients(const std::vector<Packet>& gradients, size_t input) const;
 
  private:

@@ -33,7 +33,7 @@ Tensors with_undefined_tensors_behind(const Tensors& tensors) {
   return result;
 }
 
-// Not yet shares of a whole.
+// The weights of the micro-batches, not yet divided by whole_of().
 std::vector<double> weights_of(const std::vector<Tensors>& targets,
                                const std::vector<int64_t>& sizes, const StepOptions& options) {
   const bool sum = options.reduction() == LossReduction::kSum;
@@ -58,7 +58,7 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
   return weights;
 }
 
-// By what each weight is divided.
+// The number by which each weight is divided.
 double whole_of(const std::vector<double>& weights, const StepOptions& options) {
   if (options.reduction() == LossReduction::kSum) return 1;
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -87,8 +87,8 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
     const int64_t target_rows = batch_size(targets, "target");
     TORCH_CHECK_VALUE(target_rows == mini_batch_.rows(), "the targets have ", target_rows,
                       " rows in dimension 0, but the inputs have ", mini_batch_.rows(),
-                      "; dimension 0 is the sample, of targets as of inputs: transpose() what has "
-                      "it elsewhere");
+                      "; dimension 0 must be the sample, in targets as in inputs: transpose() a "
+                      "tensor that has it elsewhere");
     for (size_t k = 0; k < targets.size(); ++k) {
       TORCH_CHECK_VALUE(!targets[k].defined() || targets[k].device() == device, "target ", k,
                         " is on ", targets[k].device(), ", but the last partition is on ", device,
@@ -124,7 +124,7 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
     const std::string what = error.what();
     const std::string given = "the loss function was given " + std::to_string(outputs.size()) +
                               " outputs and " + std::to_string(targets.size()) + " targets";
-    // What libstdc++ says names nothing that the user knows.
+    // The text of libstdc++ names nothing that the user knows.
     const bool is_of_a_vector = what.rfind("vector::_M_range_check", 0) == 0;
     throw std::out_of_range(is_of_a_vector ? given + ", and asked for one behind them: " + what
                                            : what + "; " + given);
@@ -136,12 +136,12 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                             : std::string("an undefined tensor"));
   TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
                     result.loss.dtype(), "; take at::real() or at::abs() of it");
-  // One that does not count has no backward.
+  // A loss that does not count has no backward.
   TORCH_CHECK_VALUE(!backward_ || shares_[i] == 0 || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
-  // Without a backward the loss may be a tensor that the function goes on to change (a running
-  // sum), or a view of outputs that would be kept until the end.
+  // Without a backward, the loss may be a tensor that the function changes later (a running sum),
+  // or a view that would keep outputs until the end.
   losses_[i] = backward_ ? result.loss.detach() : result.loss.detach().clone();
   if (check_finite_ && shares_[i] > 0) {
     check_finite(losses_[i],
@@ -181,7 +181,7 @@ std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
     if (losses_[i].is_meta()) return "";
     if (std::isnan(values[i])) nan.push_back(i);
   }
-  if (nan.empty() || nan.size() == values.size()) return "";  // or there are none
+  if (nan.empty() || nan.size() == values.size()) return "";  // no loss is NaN, or all are
   return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
          std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
          " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
@@ -191,7 +191,7 @@ std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
          "not finite";
 }
 
-// [micro-batch] With one wait for the device, not one for each.
+// [micro-batch] The losses on the host, with one wait for the device instead of one for each.
 Tensors MicroBatchLoss::on_host() const {
   if (losses_.empty()) return {};
   const c10::Device device = losses_.front().device();

@@ -20,11 +20,11 @@ namespace gpipe::internal {
 // The loss of a micro-batch.
 struct LossResult {
   at::Tensor loss;  // a scalar that requires a gradient, unless it is evaluated only
-  at::Tensor seed;  // the gradient at which its backward starts; undefined: does not count, or none
+  at::Tensor seed;  // the gradient that its backward starts with; undefined: none, or a share of 0
   Sinks targets;    // one packet with the targets
 };
 
-// From the weights of the micro-batches here to those of all replicas, in their order.
+// Takes the weights of the micro-batches here, and returns those of all replicas, in their order.
 using WeightsOfAll = std::function<std::vector<double>(const std::vector<double>&)>;
 
 // Calls the caller's loss function for each micro-batch.
@@ -50,10 +50,10 @@ class MicroBatchLoss {
 
   // After the run: the losses of the micro-batches. NaN on meta, where nothing has a value.
   std::vector<double> values() const;
-  // What each counts in the loss of the mini-batch: see total_loss().
+  // The share of each micro-batch's loss in the loss of the mini-batch: see total_loss().
   const std::vector<double>& shares() const { return shares_; }
-  // What to tell who got a NaN although some micro-batches' losses are none, because a mean over
-  // nothing may be among them. Empty: nothing.
+  // A hint for a caller who gets NaN although the losses of some micro-batches are numbers, because
+  // the others may be means over nothing. Empty: no hint.
   std::string nan_text(const std::vector<double>& values) const;
 
  private:
@@ -65,12 +65,12 @@ class MicroBatchLoss {
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] requires a gradient
-  std::vector<double> shares_;      // [micro-batch] of its loss in the total
-  bool weights_by_rows_ = false;    // since nothing else was given
+  std::vector<double> shares_;      // [micro-batch] share of its loss in the total
+  bool weights_by_rows_ = false;    // because the caller chose neither a weight nor a sum
   std::vector<at::Tensor> losses_;  // [micro-batch]
 };
 
-// The loss of a mini-batch, from those of its micro-batches, of all replicas.
+// The loss of a mini-batch, from the losses and shares of its micro-batches in all replicas.
 double total_loss(const std::vector<double>& losses, const std::vector<double>& shares);
 
 }  // namespace gpipe::internal

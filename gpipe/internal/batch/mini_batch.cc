@@ -80,8 +80,9 @@ Packet MiniBatch::cut_gradients(const std::vector<at::Tensor>& whole, int64_t i)
   for (const at::Tensor& gradient : whole) {
     Item item;
     if (gradient.defined()) item.tensor = sizes_.size() == 1 ? gradient : cut(gradient, i);
-    // Rows that share memory, e.g. of a sum over them: users' code of one micro-batch could write
-    // there while others use it. (With several such rows in a micro-batch LibTorch refuses that.)
+    // Rows may share memory, e.g. in the gradient of a sum over them. Users' code of one
+    // micro-batch could then write there while others use it. (LibTorch refuses that itself if a
+    // micro-batch has several such rows.)
     if (sizes_.size() > 1 && sizes_[i] == 1 && gradient.defined() &&
         gradient.layout() == c10::kStrided && gradient.dim() > 0 && gradient.stride(0) == 0) {
       item.tensor = copy_in_layout(item.tensor);

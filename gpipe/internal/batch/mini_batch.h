@@ -11,13 +11,13 @@
 
 namespace gpipe::internal {
 
-// A value type: it knows numbers of rows and no tensors.
+// A value type that knows numbers of rows and no tensors.
 class MiniBatch {
  public:
   MiniBatch() = default;
   MiniBatch(int64_t rows, int64_t chunks);  // micro_batch_sizes()
-  // Part `part` of `parts` of such a mini-batch: its share of the chunks, with the rows that are in
-  // them, of which there may be none. Micro-batches and rows are counted from the part's first.
+  // Part `part` of `parts` of such a mini-batch: its share of the chunks, and the rows in them
+  // (maybe none). Micro-batches and rows are counted from the part's first.
   //
   // Requirements: `parts` divides `chunks`.
   MiniBatch(int64_t rows, int64_t chunks, int64_t part, int64_t parts);
@@ -43,7 +43,7 @@ class MiniBatch {
   // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
   // Outputs that are the same tensor stay the same tensor; otherwise they share no memory. Throws
   // c10::ValueError for what check_rows() refuses, and for values that differ in number or in
-  // definedness. None if there are no micro-batches.
+  // definedness. Returns an empty list if there are no micro-batches.
   std::vector<at::Tensor> join(const std::vector<Packet>& outputs) const;
   // The gradient of a tensor that was cut, from the gradients of its pieces, which are item number
   // `item` of the micro-batches' packets. Undefined if all of them are; otherwise zero for those

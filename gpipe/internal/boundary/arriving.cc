@@ -13,7 +13,7 @@ namespace {
 
 // Whether a change in place by one of the layers would be noticed nowhere else.
 bool must_watch(const Boundary& boundary, bool record, const Item& item) {
-  // Of the first stage's, CallerInputs knows.
+  // CallerInputs notices changes of the first stage's inputs.
   if (item.constant && boundary.stage > 0) return true;
   return item.read_only && (may_have_gradient(record, item.tensor) || boundary.copies);
 }

@@ -18,11 +18,11 @@ namespace gpipe::internal {
 // model's value.
 void check_arrived(const Boundary& boundary, bool record, std::vector<Packet>& inputs);
 
-// The inputs as the layers get them: [port][tensor]. They are aliases, so that the packets keep no
-// graph alive and none crosses the boundary. The gradients of those that need one end in
-// result.graph. What came several times as one tensor is one here, too, and has one gradient.
-// What must not be changed in place is given to `read_only`, and memory that has marks (see Item)
-// is noted in `result`, for what leaves.
+// Returns the inputs as the layers get them: [port][tensor]. They are aliases, so that the packets
+// keep no graph alive and no graph crosses the boundary. The gradients of those that need one end
+// in result.graph. A tensor that arrives several times is one tensor here, too, and has one
+// gradient. Tensors that must not be changed in place are given to `read_only`. Memory with marks
+// (see Item) is noted in `result`, for the outputs.
 std::vector<std::vector<at::Tensor>> attach(const Boundary& boundary, bool record,
                                             const std::vector<Packet>& inputs, LayersResult& result,
                                             ReadOnlyInputs& read_only);

@@ -19,7 +19,7 @@ using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Of a stage with an activation and, by its second port, a skip.
+// A stage with an activation and, by its second port, a skip.
 Boundary boundary_of(int64_t stage, bool copies = false) {
   Boundary boundary;
   boundary.stage = stage;
@@ -47,7 +47,7 @@ std::vector<Packet> packets_of(std::vector<Item> items) {
   return packets;
 }
 
-// What the layers of a cell get, and what is known of it.
+// The tensors that the layers of a cell get, and the notes of attach() about them.
 struct Attached {
   Attached(const Boundary& boundary, const std::vector<Packet>& inputs, bool record = true)
       : tensors(attach(boundary, record, inputs, result, read_only)) {}

@@ -1,4 +1,4 @@
-// Boundary: where a stage ends, as far as tensors are concerned that cross it.
+// Boundary: the ends of a stage, where tensors arrive and leave.
 //
 // There is one rule for each direction: what arrives (arriving.h), what stays while the layers run
 // (staying.h), and what leaves (leaving.h). All of them ask whose memory it is, who may change it,
@@ -18,8 +18,8 @@ namespace gpipe::internal {
 struct Boundary {
   int64_t stage = 0;
   Ports ports;
-  // Whether what is handed on may be copied, to another device or process: a change in place there
-  // is not seen elsewhere.
+  // Whether tensors may be copied on their way, to another device or process. Then a change in
+  // place on one side is not seen on the other.
   bool copies = false;
 };
 

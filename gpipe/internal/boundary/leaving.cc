@@ -16,7 +16,7 @@ struct Leaving {
   Item* item;
 };
 
-// By what it is, and by what its memory was when it arrived.
+// Marks an output by its own properties, and by the marks that its memory had when it arrived.
 void mark(const CellPlan& plan, const LayersResult& result, const Leaving& leaving) {
   const at::Tensor& tensor = *leaving.tensor;
   Item& item = *leaving.item;
@@ -28,11 +28,11 @@ void mark(const CellPlan& plan, const LayersResult& result, const Leaving& leavi
   item.constant = contains(result.constant, storage);
 }
 
-// By another one that leaves with it.
+// Marks an output and another one that leaves with it, if they share memory.
 void mark_beside(const Boundary& boundary, bool record, const Leaving& leaving,
                  const Leaving& other) {
   if (are_twins(*leaving.tensor, *other.tensor)) {
-    // In one stage they are one tensor again, unless each is copied.
+    // In one stage they become one tensor again, unless each is copied.
     if (leaving.target == other.target && !boundary.copies) return;
   } else if (!may_overlap(*leaving.tensor, *other.tensor)) {
     return;
@@ -41,13 +41,14 @@ void mark_beside(const Boundary& boundary, bool record, const Leaving& leaving,
   // Even if neither needs a gradient yet: a parameter that enters through an in-place change would
   // need one through both.
   if (!may_have_gradient(record, *leaving.tensor) && !boundary.copies) return;
-  // The stage that comes first must not change it.
+  // The stage that comes first must not change the memory.
   if (leaving.target <= other.target) leaving.item->read_only = true;
   if (other.target <= leaving.target) other.item->read_only = true;
 }
 
-// Memory that is not copied. Where packets are, the stage's own memory may be that of a recorded
-// graph, also of what nobody changes.
+// Memory that LeavingCopies must not copy. If packets are copied, the stage's own memory may be
+// that of a recorded graph, even if it is marked as constant; so constant memory is not included
+// then.
 WeakStorages staying(const Boundary& boundary, const LayersResult& result) {
   WeakStorages memory = result.shared;
   if (!boundary.copies) {

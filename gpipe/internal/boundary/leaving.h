@@ -27,8 +27,9 @@ class HandedOver {
   // Called before the first cell of a run.
   void clear() { memory_.clear(); }
 
-  // Throws c10::Error if the tensor is in memory that left before and has changed since. Only of
-  // one that requires a gradient: others leave as a copy where that could be (LeavingCopies).
+  // Throws c10::Error if the tensor is in memory that left before and has changed since. Checks
+  // only tensors that require a gradient: others leave as a copy where that could happen
+  // (LeavingCopies).
   void check(const at::Tensor& tensor, LayerName layer);
 
  private:
@@ -40,10 +41,10 @@ class HandedOver {
   absl::flat_hash_map<const c10::StorageImpl*, Memory> memory_;
 };
 
-// The packets to send, one for each output port, with no graph behind them. What leaves several
-// times as one tensor is one in all of its packets. Other tensors over one memory are marked, so
-// that whoever gets the memory first does not change it. What somebody here may still change leaves
-// as a copy. `layer`: what ran last, for messages.
+// Returns the packets to send, one for each output port, with no graph behind them. A tensor that
+// leaves several times is one tensor in all of its packets. Other tensors over one memory are
+// marked, so that the first stage that gets the memory does not change it. A tensor that a layer or
+// the caller may still change leaves as a copy. `layer`: the layer that ran last, for messages.
 std::vector<Packet> leave(const Boundary& boundary, const CellPlan& plan,
                           const LayersResult& result, HandedOver& handed_over, LayerName layer);
 

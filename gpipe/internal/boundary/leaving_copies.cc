@@ -15,7 +15,7 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage) {
 
 namespace {
 
-// Whether it is read from its storage by strides.
+// Whether the tensor reads its values from its storage by strides.
 bool is_plain_memory(const at::Tensor& tensor) {
   return storage_of(tensor) != nullptr && tensor.layout() == c10::kStrided && !tensor.is_nested() &&
          !tensor.is_quantized();
@@ -45,7 +45,7 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   if (!first.defined() || (record && first.requires_grad())) return;
   if (!is_plain_memory(first)) return add_whole(first, leaving);
   const c10::StorageImpl* storage = storage_of(first);
-  // Where gradients will be asked for, versions tell of a parameter that has changed.
+  // With gradients, the version counters tell of a parameter that has changed.
   if (first.numel() == 0 || (record && model.owns_as_parameter(storage)) ||
       contains(staying, storage)) {
     return;
@@ -53,9 +53,10 @@ void LeavingCopies::add(bool record, const ModelState& model, const at::Tensor& 
   for (const Copy& copy : copies_) {
     if (copy.whole == nullptr && copy.storage == storage) return;
   }
-  // Whoever holds it besides the tensors that leave is a layer, the caller, or the graph.
+  // Any other holder of the memory than the tensors that leave is a layer, the caller, or the
+  // graph.
   c10::SmallVector<const at::Tensor*, 4> over_it;
-  // In the smallest elements that it is read as.
+  // The range is counted in the smallest elements that the memory is read as.
   const at::Tensor* smallest = &first;
   for (const at::Tensor* tensor : leaving) {
     if (storage_of(*tensor) != storage) continue;

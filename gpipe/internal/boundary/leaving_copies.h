@@ -27,8 +27,9 @@ bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 class LeavingCopies {
  public:
   // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
-  // references counts. `staying`: memory that other tensors on their way also have, so that it must
-  // stay theirs, or that nobody changes. `record`: whether gradients will be asked for.
+  // references counts. `staying`: memory that is not copied, because other tensors on their way
+  // also have it and must keep it, or because nobody changes it. `record`: whether gradients will
+  // be asked for.
   LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
                 const WeakStorages& staying);
 
@@ -38,7 +39,7 @@ class LeavingCopies {
  private:
   struct Copy {
     const c10::StorageImpl* storage;
-    const c10::TensorImpl* whole;  // of a tensor without such memory, e.g. a sparse one; or null
+    const c10::TensorImpl* whole;  // a tensor without such memory, e.g. a sparse one; or null
     at::Tensor memory;
     MemoryRange range;
   };

@@ -61,7 +61,7 @@ TEST(LeavingCopiesTest, ValuesOverOneMemoryShareACopy) {
   EXPECT_THAT(of_b, EqualsBitwise(b));
 }
 
-// What one memory is read as: complex, conjugated, its parts, its bits.
+// One memory is read as complex, as conjugated, as its real and imaginary parts, and as its bits.
 TEST(LeavingCopiesTest, EachReadsTheSharedCopyInItsOwnWay) {
   const at::Tensor kept = at::view_as_complex(at::arange(1.0, 13.0).view({6, 2}));
   const at::Tensor reals = at::view_as_real(kept);

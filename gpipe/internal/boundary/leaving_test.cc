@@ -29,7 +29,7 @@ class LeaveTest : public ::testing::Test {
  protected:
   explicit LeaveTest() { plan_.record = true; }
 
-  // What is on the way of each: [output].
+  // The items that leave: [output].
   std::vector<Item> leave(std::vector<at::Tensor> outputs, const std::vector<int64_t>& targets,
                           bool copies = false) {
     Boundary boundary;

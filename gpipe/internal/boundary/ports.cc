@@ -42,7 +42,8 @@ Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::Skip
       ports.outputs.push_back({skips[*number].key, routes[id].target_stage});
     }
   }
-  // A skip is used behind the activation; the skip that is popped last comes first.
+  // Last use first: skips are used after the activation, and the skip that is popped last comes
+  // first.
   std::stable_sort(uses.begin(), uses.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [layer, port] : uses) ports.gradient_order.push_back(port);

@@ -23,9 +23,9 @@ struct Ports {
   };
   std::vector<Port> inputs;
   std::vector<Port> outputs;
-  // Behind these are the ties with other processes or devices, by number, whose packets are empty
-  // on their way forward. On their way back they have the terms of a parameter's gradient: those of
-  // all stages behind.
+  // After the inputs and outputs come the ties with other processes or devices, by number. Their
+  // packets are empty on the way forward. On the way back they have the terms of a parameter's
+  // gradient from all later stages.
   std::vector<size_t> ties_in;
   std::vector<size_t> ties_out;
   // The outputs' numbers in the order in which their gradients are added up. The plain model adds
@@ -37,8 +37,8 @@ struct Ports {
 // through every stage.
 std::vector<skip::SkipEdge> hops(const std::vector<skip::SkipEdge>& skips);
 
-// With `skips`, in this order, the routes were created, and behind them with an edge for each of
-// `ties`: [edge] the number of the tie.
+// The ports of a stage. The routes must have been created with `skips`, in this order, followed by
+// an edge for each of `ties`. `ties`: [edge] the number of the tie.
 Ports ports_of(int64_t stage, const Routes& routes, const std::vector<skip::SkipEdge>& skips,
                const std::vector<size_t>& ties = {});
 

@@ -18,10 +18,10 @@ namespace gpipe::internal {
 // "layer 5 ('relu')", for messages.
 using LayerName = c10::function_ref<std::string()>;
 
-// Inputs whose memory is also that of others, who would miss a change or its gradient.
+// Inputs that share their memory with others, which would miss a change or its gradient.
 class ReadOnlyInputs {
  public:
-  // One of inference mode counts no changes, so none is seen.
+  // A tensor of inference mode does not count changes, so its changes are not noticed.
   void watch(const at::Tensor& tensor) { watched_.emplace_back(tensor); }
 
   // Throws c10::Error if a layer has changed one of them in place.

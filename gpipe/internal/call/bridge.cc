@@ -75,14 +75,14 @@ class InputNode : public Node {
                 "a layer or a loss function of a pipeline used an earlier output of a pipeline, "
                 "and its backward reached that output's graph; detach() the output, or compute "
                 "that part of the loss outside");
-    // Destroyed outside the lock: with it may go users' objects that run a backward of their own.
+    // Destroyed outside the lock: users' objects may go with it that run a backward of their own.
     std::unique_ptr<Pass> spent;
     // A backward of another thread through the same outputs waits here.
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(
         !failed_,
-        "backward ran through a pipeline's output whose earlier backward failed, and with it went "
-        "what the micro-batches had kept; run forward again");
+        "backward ran through a pipeline's output whose earlier backward failed, so that what the "
+        "micro-batches had kept is gone; run forward again");
     TORCH_CHECK(
         pass_ != nullptr,
         "backward ran through a pipeline's output a second time, but what it needs was freed "
@@ -119,7 +119,7 @@ class InputNode : public Node {
     }
     for (size_t k = own; request.requested && k < result.size(); ++k) {
       result[k] = requested_gradient(*request.requested, k);
-      // An accumulator would take over memory that another one's gradient has, too.
+      // An accumulator would take over this memory, which another gradient may also have.
       unshare(result[k]);
     }
     if (!request.keep_graph) spent = std::move(pass_);

@@ -10,10 +10,11 @@
 namespace gpipe::internal {
 namespace {
 
-// LibTorch has one level of them.
+// LibTorch has one level of forward-mode derivatives.
 constexpr uint64_t kLevel = 0;
 
-// Without it no tensor has a tangent that counts.
+// Whether this thread computes forward-mode derivatives. Otherwise no tensor has a tangent that
+// counts.
 bool has_tangents() {
   return c10::AutogradState::get_tls_state().get_fw_grad_mode() &&
          torch::autograd::ForwardADLevel::try_get_by_idx(kLevel) != nullptr;

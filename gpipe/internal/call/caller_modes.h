@@ -1,5 +1,5 @@
-// Caller modes: modes of the calling thread under which a pipeline would give something else than
-// the plain model, without a word.
+// Caller modes: modes of the calling thread under which a pipeline would silently give other
+// results than the plain model.
 #ifndef GPIPE_INTERNAL_CALL_CALLER_MODES_H_
 #define GPIPE_INTERNAL_CALL_CALLER_MODES_H_
 
@@ -15,8 +15,8 @@ namespace gpipe::internal {
 // Throws c10::ValueError if this thread traces a call for TorchScript. `what`: "forward", say.
 void check_not_traced(const char* what);
 
-// Throws c10::ValueError for one that has a tangent (forward-mode derivatives). `kind`: "input" or
-// "target".
+// Throws c10::ValueError for a tensor that has a tangent (forward-mode derivatives). `kind`:
+// "input" or "target".
 void check_no_tangents(const char* kind, const std::vector<at::Tensor>& tensors);
 // The same for the parameters of these layers.
 void check_no_tangents(const std::vector<std::shared_ptr<torch::nn::Module>>& layers);

@@ -61,8 +61,8 @@ std::map<int64_t, at::Tensor> from_bytes(const std::string& bytes) {
   return norms;
 }
 
-// Whether two norms may be of one gradient. Where it lies differently in memory it is added up in
-// another order.
+// Whether two norms may belong to one gradient. A gradient that lies differently in memory is added
+// up in another order.
 bool are_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type()) return false;
   const double here = a.item<double>();
@@ -70,11 +70,11 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b) {
   if (!std::isfinite(here) || !std::isfinite(there)) {
     return std::isnan(here) ? std::isnan(there) : here == there;
   }
-  const double tolerance = a.element_size() >= 4 ? 1e-3 : 2e-2;  // of half types: a few units
+  const double tolerance = a.element_size() >= 4 ? 1e-3 : 2e-2;  // for half types: a few units
   return std::abs(here - there) <= tolerance * std::max(std::abs(here), std::abs(there));
 }
 
-// "has the norm 3.5 on rank 1", or has none.
+// "has the norm 3.5 on rank 1", or "is not there on rank 1".
 std::string norm_text(const std::map<int64_t, at::Tensor>& norms, int64_t parameter, size_t rank) {
   const auto norm = norms.find(parameter);
   const std::string on_rank = absl::StrCat(" on rank ", rank);
@@ -82,7 +82,7 @@ std::string norm_text(const std::map<int64_t, at::Tensor>& norms, int64_t parame
   return absl::StrCat("has the norm ", norm->second.item<double>(), on_rank);
 }
 
-// Throws FoundByAll for a gradient that two replicas do not have in common. `here`: of the first.
+// Throws FoundByAll for a gradient that two replicas have differently. `here`: norms of the first.
 void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
                    const std::map<int64_t, at::Tensor>& there, size_t there_rank,
                    const std::string& name, const std::vector<std::string>& keys) {
@@ -106,7 +106,7 @@ void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
   }
 }
 
-// The norms of all processes, in the order of the parameters. `norms`: of those that are here.
+// The norms of all processes, in the order of the parameters. `norms`: those in this process.
 std::vector<at::Tensor> of_all(const World& world, const std::string& name,
                                const std::map<int64_t, at::Tensor>& norms,
                                const std::vector<std::string>& keys) {
@@ -143,7 +143,7 @@ double clip_gradients(const std::vector<at::Tensor>& parameters, double max_norm
   for (size_t k = 0; k < parameters.size(); ++k) {
     const at::Tensor& gradient = parameters[k].grad();
     if (!gradient.defined()) continue;
-    if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // a tied one
+    if (!seen.insert(parameters[k].unsafeGetTensorImpl()).second) continue;  // a tied parameter
     gradients.push_back(gradient);
     at::Tensor norm = norm_type == 0 ? at::full({}, 1.0) : norm_of(gradient, norm_type);
     norms_here.emplace(static_cast<int64_t>(k), brought_to(gradients[0].device(), norm));

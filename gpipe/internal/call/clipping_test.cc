@@ -1,4 +1,5 @@
-// Over two processes, which are two threads here. In one process: gpipe/clip_grad_test.cc.
+// Clipping over two processes, which are two threads here. gpipe/clip_grad_test.cc tests one
+// process.
 
 #include "gpipe/internal/call/clipping.h"
 
@@ -29,7 +30,7 @@ using testing::bitwise_difference;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
 
-// Exchanges one message with the other one.
+// Exchanges one message with the other process.
 class OneOfTwo final : public testing::ProcessesOfTwo {
  public:
   OneOfTwo(int64_t rank, std::promise<std::string>& own, std::promise<std::string>& other)
@@ -52,7 +53,7 @@ World world_of(int64_t rank, std::promise<std::string>& own, std::promise<std::s
   return World(std::make_shared<OneOfTwo>(rank, own, other), rank, 2);
 }
 
-// With the gradients that `has` names.
+// Parameters, of which those have gradients that `has` names.
 std::vector<at::Tensor> parameters(const std::vector<bool>& has) {
   std::vector<at::Tensor> result;
   for (size_t k = 0; k < has.size(); ++k) {
@@ -94,7 +95,7 @@ TEST(Clipping, TheGradientsOfTwoProcessesHaveTheNormThatTheyHaveInOne) {
   }
 }
 
-// What two replicas throw that have these gradients; both the same. Nothing is scaled then.
+// The message that both of two replicas throw that have these gradients. Empty: they throw nothing.
 std::string difference(const std::vector<at::Tensor>& first,
                        const std::vector<at::Tensor>& second) {
   std::promise<std::string> messages[2];
@@ -144,7 +145,7 @@ TEST(Clipping, AGradientThatOneReplicaHasChangedAloneIsNamed) {
     EXPECT_THAT(differ(changed), HasSubstr("'1.weight'"));
     EXPECT_THAT(differ(parameters({false, true, true})),
                 AllOf(HasSubstr("'0.weight'"), HasSubstr("is not there on rank")));
-    // The same NaN everywhere, as a step leaves it, is a norm.
+    // A NaN that is the same everywhere, as a step leaves it, is accepted.
     std::vector<at::Tensor> nan = parameters(all);
     nan[1].mutable_grad()[0] = kNan;
     std::vector<at::Tensor> same = parameters(all);

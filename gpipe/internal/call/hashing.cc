@@ -12,10 +12,11 @@
 namespace gpipe::internal {
 namespace {
 
-// By the number of the parameter.
+// [number of the parameter]
 using Hashes = std::map<int64_t, uint64_t>;
 
-// Returns the number of a parameter that is there already, with another hash.
+// Adds the hashes in `bytes`. Returns the number of a parameter that already has another hash, if
+// any.
 std::optional<int64_t> add(const std::string& bytes, Hashes& hashes) {
   std::array<uint64_t, 2> entry{};
   for (size_t k = 0; k < bytes.size(); k += sizeof entry) {

@@ -12,11 +12,11 @@
 
 namespace gpipe::internal {
 
-// 16 hexadecimal digits, of names, types, shapes and values in the order of the list. With
-// `processes` each has the values of some of the parameters, and the others on meta or undefined;
-// the list is the same everywhere, and the result, too. It finds differences; it is no signature.
-// Throws FoundByAll with a c10::ValueError that names a parameter of which two processes have other
-// values, as replicas may not.
+// Returns 16 hexadecimal digits, a hash of names, types, shapes and values in the order of the
+// list. With `processes`, each has the values of some of the parameters, and the others on meta or
+// undefined; the list is the same everywhere, and so is the result. It finds differences; it is not
+// a signature. Throws FoundByAll with a c10::ValueError that names a parameter whose values differ
+// between two processes; in replicas they must be equal.
 std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& parameters,
                             Processes* processes, const std::string& name);
 

@@ -210,7 +210,7 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
         if (fresh) memory.add(tensor, full, here);
         const int64_t there =
             residence->process_of_stage(static_cast<int64_t>(entry->second.first));
-        // Of a tied parameter each process has a copy.
+        // Each process has a copy of a tied parameter.
         TORCH_CHECK_VALUE(here == there || !is_buffer, "the ", what, " '", entry->second.second,
                           "' of partition ", entry->second.first, " in process ", there,
                           " is also '", full, "' of partition ", j, " in process ", here,

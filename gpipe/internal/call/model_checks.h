@@ -22,10 +22,10 @@ std::string list_text(const std::vector<int64_t>& values);
 
 // Checks numbers and modes; neither the balance nor the devices.
 void check_options(const GPipeOptions& options);
-// Over replicas (World::grid): of their number, chunks and groups.
+// With replicas (World::grid): checks their number against chunks and groups.
 void check_replicas(const GPipeOptions& options);
-// Throws c10::ValueError for a norm in training mode that keeps running statistics, which replicas
-// would each have of their own rows.
+// Throws c10::ValueError for a norm in training mode that keeps running statistics: each replica
+// would have statistics of its own rows.
 void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers);
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers);
@@ -37,8 +37,9 @@ void check_layers(const torch::nn::Sequential& module);
 // that take what cannot travel between partitions. The balance must fit the model.
 void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
-// Refuses parameters and buffers that would have to be on two devices, or in two processes (null:
-// there is one). The balance must fit the model.
+// Refuses parameters and buffers that would have to be on two devices. With several processes
+// (`residence`; null: there is one), also refuses buffers that two of them would have, and
+// different tensors over the same memory. The balance must fit the model.
 void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_t>& balance,
                    const std::vector<c10::Device>& devices, const Residence* residence = nullptr);
 

@@ -21,7 +21,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr size_t kLongestText = 500'000;  // that is compared as it is
+constexpr size_t kLongestText = 500'000;  // longer texts are compared by their hash
 
 void agree(Processes& processes, const std::string& name, const std::string& value) {
   processes.agree(name, value.size() <= kLongestText ? value : "hash " + hash_of(value));
@@ -54,8 +54,8 @@ std::string bytes_of(const std::vector<double>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
 }
 
-// What the processes of the last stages give, in the order of their replicas. `of_ranks`: bytes of
-// numbers, by rank.
+// The numbers that the processes of the last stages give, in the order of their replicas.
+// `of_ranks`: [rank] bytes of numbers.
 std::vector<double> of_last_stages(const World& world, const std::vector<std::string>& of_ranks,
                                    int64_t last) {
   std::string bytes;
@@ -67,7 +67,7 @@ std::vector<double> of_last_stages(const World& world, const std::vector<std::st
   return all;
 }
 
-// What layers have registered is known to all, or refused by all.
+// Makes what layers have registered known to all processes, or refuses it in all.
 void take_news(Processes& processes, const std::string& name, const std::vector<std::string>& news,
                LateRegistrations& registrations) {
   const auto is_empty = [](const std::string& text) { return text.empty(); };
@@ -91,13 +91,13 @@ void take_news(Processes& processes, const std::string& name, const std::vector<
   registrations.know(std::move(names));
 }
 
-// What each process gives, by rank. What layers have registered goes with it, and is then known to
-// all.
+// Returns what each process gives, by rank. The exchange also makes what layers have registered
+// known to all.
 std::vector<std::string> exchange_with_news(Processes& processes, const std::string& name,
                                             const std::string& exchange_name,
                                             const std::string& own, bool is_patient,
                                             LateRegistrations& registrations) {
-  // The size of what is given, this, and the news.
+  // A message is the size of `own`, `own` itself, and the news.
   std::vector<std::string> news =
       exchange_long(processes, exchange_name,
                     absl::StrCat(own.size(), " ", own, registrations.news()), is_patient);
@@ -132,8 +132,8 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
         to_text(options.checkpoint()) + std::string(": ") +
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
   agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
-  // Replicas on other types of devices would come apart, and one stage that is forgotten would be
-  // slow.
+  // Replicas on different types of devices would diverge, and a stage whose device was forgotten
+  // would be slow.
   agree(processes, "the type of GPipeOptions::devices" + suffix,
         c10::DeviceTypeName(device, /*lower_case=*/true));
   // With another number of threads an operator may add up in another order.
@@ -194,7 +194,7 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank - rank % world.processes_each();
     if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
-    // The tables may be long: only of the two that differ, and only now.
+    // The schedules may be long, so only the two ranks that differ send theirs, and only now.
     const bool is_asked = processes.rank() == rank || processes.rank() == first;
     const std::vector<std::string> texts =
         exchange_long(processes, exchange_name + ", in full", is_asked ? schedule.to_text() : "");
@@ -246,7 +246,7 @@ CallLosses end_together(const World& world, const std::string& name,
       own.push_back(losses->shares[i]);
     }
   }
-  // Another process may compute for long yet; all are in this call.
+  // Another process may still compute for long; all are in this call.
   const std::vector<std::string> of_ranks =
       exchange_with_news(*world.processes(), name, "the end of " + name, bytes_of(own),
                          /*is_patient=*/true, registrations);

@@ -20,8 +20,8 @@
 
 namespace gpipe::internal {
 
-// All of these are called within in_call(), by all processes. What all of them find wrong is thrown
-// as FoundByAll.
+// All processes call these functions, within in_call(). An error that all of them find is thrown as
+// FoundByAll.
 
 // Compares what a pipeline is made of: everything but the values of parameters, of which each
 // process keeps its own.
@@ -30,7 +30,7 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
                        const Placement& placement, c10::DeviceType device,
                        int64_t cpu_threads_per_stage);
 
-// What StepOptions say that must be the same everywhere.
+// Adds the parts of StepOptions that must be the same everywhere.
 void add_terms(const StepOptions& options, CallTerms& terms);
 
 struct CallBegin {
@@ -39,42 +39,43 @@ struct CallBegin {
   std::string changed_ties;
   std::vector<std::string> trained_ties;  // [rank]
 };
-// `first`: the process of the first stage, in each replica. `chunks`: of all replicas. `name`: of
-// the call.
+// Begins a call: exchanges and compares the terms of all processes. `first`: the process of the
+// first stage, in each replica. `chunks`: the number for all replicas. `name`: the name of the
+// call.
 CallBegin begin_together(const World& world, const std::string& name, const CallTerms& terms,
                          int64_t first, int64_t chunks);
 
-// The weights of the micro-batches of all replicas, in their order. `own`: empty unless the last
-// stage is here, which is in process `last` of each replica.
+// The weights of the micro-batches of all replicas, in the replicas' order. The last stage is in
+// process `last` of each replica. `own`: the weights here; empty unless the last stage is here.
 std::vector<double> weights_of_all(const World& world, const std::string& name,
                                    const std::vector<double>& own, int64_t last);
 
 // A seed that rank 0 has drawn; without processes, one that is drawn here.
 uint64_t shared_seed(Processes* processes, const std::string& name);
 
-// Compares a schedule that is the caller's own, over each replica: others may have fewer
+// Compares the caller's own schedule within each replica: other replicas may have fewer
 // micro-batches.
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule);
 
-// Over replicas: compares the values of parameters and buffers, which must be equal before the
-// first step. `named`: those of the whole model; what is on meta is not here.
+// Compares the values of parameters and buffers between replicas. They must be equal before the
+// first step. `named`: those of the whole model; a tensor on meta is in another process.
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named);
 
 struct CallLosses {
   std::vector<double> values;  // [micro-batch]
-  std::vector<double> shares;  // what each counts in the mini-batch
+  std::vector<double> shares;  // share of each loss in the mini-batch
 };
-// The end of a call: the losses of all replicas, in their order. Those of the process of the last
-// stage, which is `last` in each, are given; others give none. What layers have registered in the
-// call is then known to all processes.
+// Ends a call. Returns the losses of all replicas, in the replicas' order. The last stage is in
+// process `last` of each replica, which gives its `losses`; others give none. Afterwards all
+// processes know what layers have registered in the call.
 CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations);
 
-// The begin of a call about all parameters by their names: compares its arguments. What layers have
-// registered since the last call that ended well, in a step that failed say, is then known to all
-// processes, so that all have the same names.
+// Begins a call that takes all parameters by their names: compares its arguments. Afterwards all
+// processes know what layers have registered since the last call that succeeded, e.g. in a step
+// that failed. So all have the same names.
 void agree_on_names(const World& world, const std::string& name, const std::string& arguments,
                     LateRegistrations& registrations);
 

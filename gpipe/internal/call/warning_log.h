@@ -6,7 +6,7 @@
 
 namespace gpipe::internal {
 
-// Of an empty text, nothing.
+// Logs nothing for an empty text.
 void log_warning(const std::string& text);
 
 }  // namespace gpipe::internal

@@ -92,21 +92,21 @@ class CellGraph {
   // starts from; and the targets of a loss.
   Sinks& inputs() { return inputs_; }
   Sinks& targets() { return targets_; }
-  // What this thread makes after begin() belongs to the graph: nodes of layers, each of which is
-  // closed with end_layer(). After begin_loss(), they are nodes of a loss alone, behind that many
-  // layers.
+  // Nodes that this thread makes after begin() belong to the graph. They are nodes of layers, each
+  // of which is closed with end_layer(). After begin_loss(), they are nodes of a loss alone, which
+  // comes after that many layers.
   void begin();
   void begin_loss(size_t layers);
   void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
-  // Instead of end_layer() for each of that many layers, if no node belongs to a single one.
+  // Called instead of end_layer() for each of that many layers, if no node belongs to a single one.
   void end_layers_as_one(size_t layers) {
     layer_ends_.assign(layers, at::sequence_number::peek());
     undivided_ = true;
   }
   // The nodes that this thread has made since begin().
   NodeRange own_nodes() const { return {thread_, begin_}; }
-  // Item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the order
-  // of the calls.
+  // Adds item `item` of packet `packet` of the outputs. The outputs' gradients are added up in the
+  // order of the calls.
   void add_output(size_t packet, size_t item, const at::Tensor& tensor);
   // The draws of functions that may repeat them in their backward: see RandomStreamsScope.
   std::vector<DrawRecord>& draws() { return draws_; }
@@ -115,12 +115,12 @@ class CellGraph {
   // in between. The loss is then the only output.
   void append_loss(CellGraph loss);
 
-  // Runs that part of the backward, as walk.settings says (which must keep no graph but with
-  // kWhole). It starts from `roots` and then from the outputs, whose gradients are given as
-  // packets; kWeights takes neither, because it goes on where kInputs stopped. Adds to the leaves'
-  // gradients (not with kInputs), or does with them what `walk` says, and returns the gradients of
-  // the inputs (none with kWeights). Unless the graph is kept, nothing is left afterwards, except,
-  // with kInputs, what kWeights needs. kInputs and kWeights together equal kWhole, bit for bit.
+  // Runs that part of the backward, as walk.settings says (keep_graph only with kWhole). It starts
+  // from `roots` and then from the outputs, whose gradients are given as packets; kWeights takes
+  // neither, because it continues where kInputs stopped. Adds to the leaves' gradients (not with
+  // kInputs), unless `walk` says otherwise, and returns the gradients of the inputs (none with
+  // kWeights). Unless the graph is kept, it is freed, except for what kWeights needs after kInputs.
+  // kInputs and kWeights together equal kWhole, bit for bit.
   //
   // `layer`: the position of the layer to name in error messages. It is the last one until a node
   // fails, or until one is reached that `walk` refuses; then Walk::layer().
@@ -159,24 +159,25 @@ class CellGraph {
   WeightBackward weights_;  // between the halves of a split backward
 };
 
-// What walks through CellGraphs, one after another, ask whoever wants them. It makes the random
-// numbers that users' code draws depend only on what is computed, and knows which layer a walk has
-// come to; what becomes of leaves, and of graphs from outside, is for those who derive from it.
+// Answers the questions that a walk asks (WalkVisitor), for several CellGraphs in turn. It makes
+// the random numbers that users' code draws depend only on what is computed, and knows which layer
+// a walk has reached. Derived classes decide about leaves, and about graphs from outside.
 class CellGraph::Walk : public WalkVisitor {
  public:
   explicit Walk(CellDraws draws) : draws_(draws) {}
 
   void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
 
-  // The position of the layer whose node runs, or that leads to what the walk has reached. -1 where
-  // that is not known; the loss's where only it can be.
+  // The position of the layer whose node runs, or whose node leads to the one that the walk has
+  // reached. -1: not known. The position of the loss, or of a single layer, if only that can be
+  // meant.
   int64_t layer() const;
 
   // Gets the gradients of the loss's targets; left as it is if none are wanted.
   Packet* target_gradients = nullptr;
 
  protected:
-  // The one on which the graph's nodes were made, as they know it.
+  // The number of the thread that made the graph's nodes, as the nodes have it.
   uint64_t thread() const { return graph_->thread_; }
 
  private:
@@ -187,7 +188,7 @@ class CellGraph::Walk : public WalkVisitor {
   void enter(int64_t layer, uint64_t node);
 
   const CellDraws draws_;
-  const CellGraph* graph_ = nullptr;  // whose backward runs, or ran last
+  const CellGraph* graph_ = nullptr;  // the graph whose backward runs, or ran last
   uint64_t others_ = 0;               // leaves that have run and that no layer has registered
 };
 
@@ -201,9 +202,9 @@ struct Cell {
   struct Recompute {
     std::vector<Packet> inputs;
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
-    GivenGenerators given;                  // to operators in its forward
-    std::vector<BufferValue> buffers;       // that forwards change, as they were before its own
-    std::optional<CellGraph> graph = {};    // of the forward, if it may serve (LayerBuffers)
+    GivenGenerators given;                  // generators that layers gave in its forward
+    std::vector<BufferValue> buffers;       // buffers that forwards change, before this forward
+    std::optional<CellGraph> graph = {};    // the forward's graph, if it may serve (LayerBuffers)
     bool done = false;                      // the graph is there again, before its backward
   };
   std::optional<Recompute> recompute;

@@ -41,7 +41,7 @@ std::vector<Packet> packets_of(const std::vector<at::Tensor>& tensors) {
   return packets;
 }
 
-// Does what a test says with what it reaches; all leaves accumulate otherwise.
+// Calls a test's functions for leaves and foreign nodes. Without them, all leaves accumulate.
 struct TestWalk final : CellGraph::Walk {
   using Walk::thread;
   using Walk::Walk;
@@ -57,7 +57,7 @@ struct TestWalk final : CellGraph::Walk {
   std::function<void(const torch::autograd::Node& node)> foreign;
 };
 
-// Runs the backward of a graph, with what that needs.
+// Runs the backward of a graph, and holds the objects that it needs.
 struct Backward {
   RandomStreams draws;
   TestWalk walk{CellDraws{&draws, /*step_seed=*/7, /*micro_batch=*/2, /*first_layer=*/3}};
@@ -407,7 +407,7 @@ struct CellWithLoss {
     if (!cut) graph.append_loss(std::move(loss));
   }
 
-  // As a stage runs it.
+  // Runs it as a stage does.
   at::Tensor run() {
     std::vector<at::Tensor> gradients = {torch::full({}, 0.5)};
     if (cut) {

@@ -32,7 +32,7 @@ struct Grid {
 Grid grid_of(const at::Tensor& tensor) {
   Grid grid;
   if (tensor.is_non_overlapping_and_dense()) {
-    // All of its memory, in the memory's order. An odd step comes to all columns.
+    // Samples all of its memory, in the memory's order. An odd step reaches all columns.
     const int64_t count = tensor.numel();
     const int64_t step = std::max<int64_t>(1, count / kSamples) | 1;
     grid.sizes.push_back((count + step - 1) / step);
@@ -96,7 +96,7 @@ struct Sums {
   }
 };
 
-// What lazy negation and conjugation make of the values in memory.
+// The signs that lazy negation and conjugation give to the values in memory.
 struct Signs {
   double real;
   double imaginary;
@@ -127,7 +127,7 @@ double epsilon() {
   return static_cast<double>(std::numeric_limits<typename RealOf<T>::Type>::epsilon());
 }
 
-// Calls function(T()) with the tensor's type; false: that is not looked at.
+// Calls function(T()) with the tensor's type. Returns false for a type that is not sampled.
 template <typename Function>
 bool with_type(at::ScalarType type, const Function& function) {
   switch (type) {
@@ -246,7 +246,7 @@ at::Tensor Fingerprint::differs(const Fingerprint& other) const {
   }
   TORCH_INTERNAL_ASSERT(sample_.sizes() == other.sample_.sizes(), "ask matches() first");
   c10::NoGradGuard no_grad;
-  // Numbers of four bytes: abs() gives real ones.
+  // As float or complex float; abs() then gives real numbers.
   const auto as_floats = [](const at::Tensor& sample) {
     return sample.to(sample.is_complex() ? at::kComplexFloat : at::kFloat);
   };

@@ -8,16 +8,17 @@
 
 namespace gpipe::internal {
 
-// It is made of at most a few hundred values of the tensor, whatever its strides are; of a sparse
-// tensor, of its values and (on the CPU) its indices. It is empty, and matches everything, for what
-// is not looked at: integers and quantized values, which require no gradient; float8_e8m0 and
-// float4, whose neighbors are a factor apart; MKL-DNN's own layouts, and nested tensors with gaps.
+// A fingerprint is made of at most a few hundred values of the tensor, whatever its strides are;
+// for a sparse tensor, of its values and (on the CPU) its indices. It is empty, and matches
+// everything, for tensors that are not sampled: integers and quantized values, which require no
+// gradient; float8_e8m0 and float4, whose neighbors are a factor apart; MKL-DNN's own layouts, and
+// nested tensors with gaps.
 class Fingerprint {
  public:
   static Fingerprint of(const at::Tensor& tensor);
 
-  // What is known at once: on the CPU whether the values match, elsewhere whether there are as
-  // many. Values that are not finite match everything.
+  // The answer that needs no wait: on the CPU whether the values match, elsewhere whether there are
+  // as many. Values that are not finite match everything.
   bool matches(const Fingerprint& other) const;
 
   // Accelerators: whether the values differ, as a tensor on the device, without waiting for it.
@@ -25,14 +26,14 @@ class Fingerprint {
   at::Tensor differs(const Fingerprint& other) const;
 
  private:
-  // Of what is no plain tensor.
+  // The fingerprint of a tensor that is not plain: a nested or a sparse one.
   static Fingerprint of_parts(const at::Tensor& tensor);
 
-  int64_t count_ = -1;  // of the tensor's values; -1: not looked at
-  double sum_ = 0;      // of some of the values, weighted
+  int64_t count_ = -1;  // number of the tensor's values; -1: not sampled
+  double sum_ = 0;      // weighted sum of some of the values
   double magnitude_ = 0;
-  double rounding_ = 0;  // by which the sum differs if one of the values was rounded otherwise
-  uint64_t places_ = 0;  // of a sparse tensor's values: a hash
+  double rounding_ = 0;  // difference of the sum if one of the values was rounded otherwise
+  uint64_t places_ = 0;  // for a sparse tensor: hash of its indices
   at::Tensor sample_;    // accelerators: the values themselves
 };
 

@@ -44,7 +44,7 @@ void refuse_recompute(int64_t stage, const char* when) {
       false, "the recompute of stage ", stage, when,
       " gave other values than its forward, so its gradients would be those of another function: a "
       "layer depends on something that has changed since (a state that it keeps in a member or a "
-      "buffer, random numbers that LibTorch does not draw, a tensor that is no parameter), or "
+      "buffer, random numbers that LibTorch does not draw, a tensor that is not a parameter), or "
       "parameters were changed "
       "between forward and backward through data(), as optimizers do. Make its output depend on "
       "its input and parameters alone, or use Checkpoint::kNever for this partition");

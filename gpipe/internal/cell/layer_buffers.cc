@@ -52,7 +52,7 @@ bool has_few_bytes(const at::Tensor& tensor) {
          tensor.numel() * static_cast<int64_t>(tensor.element_size()) <= LayerBuffers::kSmallBytes;
 }
 
-// How many own the tensor, or its memory: graphs that have saved it or a view of it, beside others.
+// The number of owners of the tensor and its memory; graphs that have saved it or a view are some.
 size_t owners_of(const at::Tensor& tensor) {
   return tensor.use_count() + (tensor.has_storage() ? tensor.storage().use_count() : 0);
 }
@@ -85,7 +85,7 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   if (known_) return;
   known_ = true;
   questions_.resize(layers.size());
-  const std::vector<Entry> former = std::exchange(entries_, {});  // alive: no address comes again
+  const std::vector<Entry> former = std::exchange(entries_, {});  // alive, so no address recurs
   absl::flat_hash_map<const c10::TensorImpl*, const Entry*> former_of;
   for (const Entry& entry : former) former_of.emplace(entry.buffer.unsafeGetTensorImpl(), &entry);
   registered_ = registered(layers);
@@ -105,7 +105,7 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
   }
 }
 
-// A forward may have registered one, or replaced one.
+// Notices that a forward has registered or replaced a buffer.
 void LayerBuffers::know_again(const std::vector<Layer>& layers) {
   if (!known_) return;
   const std::vector<at::Tensor> now = registered(layers);
@@ -115,7 +115,7 @@ void LayerBuffers::know_again(const std::vector<Layer>& layers) {
 
 void LayerBuffers::check_registered(const std::vector<Layer>& layers) const {
   const std::vector<at::Tensor> now = registered(layers);
-  if (now.size() != registered_.size()) return;  // one more
+  if (now.size() != registered_.size()) return;  // a new one was registered
   for (size_t k = 0; k < now.size(); ++k) {
     const at::Tensor& former = registered_[k];
     const bool same = now[k].is_same(former) ||
@@ -189,9 +189,9 @@ bool LayerBuffers::is_changed(Entry& entry, const Later& later) const {
   }
   const c10::NoGradGuard no_grad;
   if (entry.habit != Habit::kRewritten) {
-    // To compare would make a thread wait for the device. A buffer that is written to and has a
-    // copy is treated as a changed one, whatever its value. One that two stages have must not
-    // change, so that its first write is looked at, once.
+    // A comparison would make a thread wait for the device. So a buffer that is written to and has
+    // a copy counts as changed, whatever its value. A buffer that two stages have must not change,
+    // so the values are compared at its first write, once.
     return !entry.is_shared || !at::equal(entry.buffer.detach(), entry.start);
   }
   later(entry.buffer.detach().ne(entry.start).any());
@@ -286,7 +286,7 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
       value = &kept[place];
       next = place + 1;
     }
-    // What no forward has changed, others may have: a hook, the caller.
+    // A buffer that no forward has changed is left: a hook or the caller may have changed it.
     const PhaseQuestions& asked = questions_of(entry);
     if (value == nullptr || value->changes == entry.changes || asked.checkpointing ||
         asked.recomputing || entry.habit == Habit::kByOperators) {
@@ -302,7 +302,7 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
                 "layer wants it filled or not",
                 kHint);
     if (!entry.start.defined()) entry.start = copy_now(entry);
-    // To write what is there would spoil what a graph has saved.
+    // Writing a value that is already there would spoil what a graph has saved.
     const bool is_there = is_plain_on_cpu(entry.buffer) ? have_same_bits(entry.start, value->value)
                                                         : entry.start.is_same(value->value);
     if (!is_there) puts.emplace_back(&entry, value->value);

@@ -1,5 +1,5 @@
-// LayerBuffers: the buffers of a stage's layers around a recompute, which reads what its forward
-// read and leaves what it found.
+// LayerBuffers: saves and restores the buffers of a stage's layers around a recompute, which reads
+// what its forward read and leaves what it found.
 //
 // A layer may write its buffers in its forward: a counter, an average kept by hand, the vectors of
 // a power iteration. A recompute that did so again would move them twice, and would begin from what
@@ -9,20 +9,21 @@
 // is learned from the forwards themselves: from version counters and memory, and where there is a
 // copy, from values.
 //
-// A change that the forward before did not make may be of a cache, which is filled when it is first
-// needed, or grows, and whose layer remembers that in a member. With the former value put back the
-// layer would use an empty cache. So such a cell keeps the graph of its forward, and its backward
-// takes it, unless it has saved a buffer that was changed since.
+// A buffer that a forward changes, and the previous forward did not, may be a cache: it is filled
+// when it is first needed, or grows, and its layer remembers that in a member. If the former value
+// were put back, the layer would use an empty cache. So such a cell keeps the graph of its forward,
+// and its backward uses it, unless it has saved a buffer that was changed since.
 //
 // A buffer that layers of two stages have registered must not change: nobody may set it while the
 // other stage runs.
 //
-// Left alone are the updates of norms that operators make (operators/batch_norm.h), and the buffers
-// of a layer that asks is_checkpointing() or is_recomputing(): it takes care of them itself, and
-// only what it changes in a recompute, though it has asked about that, is an error.
+// Two kinds of buffers are left alone: those of norms, which operators update
+// (operators/batch_norm.h), and those of a layer that asks is_checkpointing() or is_recomputing().
+// Such a layer takes care of them itself. Only a change in a recompute, although the layer asked
+// is_recomputing(), is an error.
 //
-// Not seen are writes to large buffers that LibTorch does not count (data(), set_data() to and fro,
-// a raw pointer), and a state that no registered buffer holds.
+// Not noticed are writes to large buffers that LibTorch does not count (data(), set_data() and
+// back, a raw pointer), and state that no registered buffer holds.
 #ifndef GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 #define GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 
@@ -42,7 +43,7 @@
 
 namespace gpipe::internal {
 
-// What tells that a buffer was written to.
+// The marks that show that a buffer was written to.
 struct BufferMark {
   int64_t version = 0;
   const void* memory = nullptr;
@@ -57,12 +58,12 @@ struct BufferMark {
 // A buffer around a forward.
 struct BufferValue {
   at::Tensor buffer;
-  at::Tensor value;        // before it, in memory that nobody writes to; undefined: not known
+  at::Tensor value;        // before the forward; nobody writes to it; undefined: not known
   int64_t changes = 0;     // forwards that had changed it before
-  bool is_first = false;   // it has changed the buffer, and the forward before had not
-  bool is_held = false;    // its graph has saved the buffer, or a view of it
-  BufferMark after;        // behind it
-  at::Tensor value_after;  // the same of a small one that it was the first to change
+  bool is_first = false;   // the forward has changed the buffer, and the previous one had not
+  bool is_held = false;    // the forward's graph has saved the buffer, or a view of it
+  BufferMark after;        // after the forward
+  at::Tensor value_after;  // the value after the forward, if it is small and is_first
 };
 
 // A stage's buffers. Requirements: forwards and recomputes do not overlap; each begins with its
@@ -73,18 +74,18 @@ class LayerBuffers {
  public:
   // Small buffers on the CPU are compared by value, whatever their version counters say.
   static constexpr int64_t kSmallBytes = 4096;
-  // Of a larger one, on whatever device, that so many forwards in turn have not changed, e.g. a
-  // cache that is full, there is no copy any more.
+  // A larger buffer, on any device, that so many forwards in a row have not changed (e.g. a cache
+  // that is full) is not copied any more.
   static constexpr int64_t kForgottenAfter = 64;
 
-  // What an accelerator alone knows yet, a bool tensor: whether a buffer that forwards write to,
-  // and leave as it was, was changed this time.
+  // Gets an answer that only an accelerator knows yet, as a bool tensor: whether a buffer that
+  // forwards write to without changing its value was changed this time.
   using Later = std::function<void(const at::Tensor& differs)>;
 
-  // Before the first forward or recompute of a run. Modules may have been replaced since.
+  // Called before the first forward or recompute of a run. Modules may have been replaced since.
   void begin_run() { known_ = false; }
 
-  // Which buffers are not this stage's own.
+  // How others use a buffer.
   struct Others {
     // Whether operators have updated it in the forward, as running statistics.
     std::function<bool(const at::Tensor&)> is_updated;
@@ -92,32 +93,32 @@ class LayerBuffers {
     std::function<bool(const at::Tensor&)> is_shared;
   };
 
-  // Around each forward of a stage that may be checkpointed, also one that is not. `trains`: it
-  // records gradients. What other forwards leave alone, as an evaluation does, says nothing of
-  // those that train.
+  // begin_forward() and end_forward() are called around each forward of a stage that may be
+  // checkpointed, even if this one is not. `trains`: the forward records gradients. A buffer that
+  // other forwards, such as an evaluation, leave alone may still change in those that train.
   void begin_forward(const std::vector<Layer>& layers, const Others& others);
-  // The layer at that position has run.
+  // Called when the layer at that position has run.
   void note_questions(size_t position, const PhaseQuestions& questions);
-  // What the cell must keep for its recompute. nullopt: it cannot be recomputed, because the
-  // forward has registered a buffer, or changed one of whose former value there is no copy. Throws
-  // c10::Error for a change of a buffer that another stage has, too: which of them comes first is a
-  // matter of time.
+  // Returns what the cell must keep for its recompute. nullopt: it cannot be recomputed, because
+  // the forward has registered a buffer, or changed one without a copy of its former value. Throws
+  // c10::Error for a change of a buffer that another stage has, too: its value would depend on
+  // timing.
   std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
                                                       const Others& others, const Later& later,
                                                       bool trains);
 
-  // `kept`: what end_forward() gave. Whether the forward's graph must be kept, because it may serve
-  // instead of a recompute; and whether it does, because no buffer that it has saved was written to
-  // since.
+  // `kept`: the result of end_forward(). may_need_graph(): whether the forward's graph must be
+  // kept, because it may replace the recompute. may_use_graph(): whether it can replace it, because
+  // no buffer that it has saved was written to since.
   static bool may_need_graph(const std::vector<BufferValue>& kept);
   static bool may_use_graph(const std::vector<BufferValue>& kept);
 
-  // `kept`: what end_forward() gave. Throws c10::Error for a buffer of which it is not known what
-  // it must begin with.
+  // `kept`: the result of end_forward(). Throws c10::Error for a buffer whose value at the start of
+  // the recompute is not known.
   void begin_recompute(const std::vector<Layer>& layers, const std::vector<BufferValue>& kept,
                        const Others& others);
-  // When the layers are done. Throws c10::Error that names a buffer that was changed and cannot be
-  // put back.
+  // Called when the layers are done. Throws c10::Error that names a buffer that was changed and
+  // cannot be put back.
   void check_recompute(const std::vector<Layer>& layers, const Later& later);
   // When the cell's backward is done, which may need what the recompute has left. Throws c10::Error
   // for a buffer that the backward has changed, too. With `failed` it throws nothing.
@@ -128,7 +129,7 @@ class LayerBuffers {
     kUnknown,      // no forward has written to it, as far as is known
     kRewritten,    // forwards write the value that it has
     kChanged,      // forwards change it
-    kByOperators,  // operators do, as running statistics
+    kByOperators,  // operators change it, as running statistics
   };
   struct Entry {
     at::Tensor buffer;
@@ -136,41 +137,41 @@ class LayerBuffers {
     bool is_shared;  // as in Others
     Habit habit = Habit::kUnknown;
     int64_t changes = 0;       // forwards that have changed it
-    int64_t unchanged = 0;     // forwards since, that train
+    int64_t unchanged = 0;     // forwards that train since the last change
     bool was_changed = false;  // by the last forward
-    at::Tensor copy;           // of its value at copy_mark; nobody writes to it; undefined: none
+    at::Tensor copy;           // its value at copy_mark; nobody writes to it; undefined: none
     BufferMark copy_mark;
-    BufferMark mark;    // at the begin
-    size_t owners = 0;  // of it and of its memory, at the begin of a forward
-    at::Tensor start;   // its value at the begin, if that is compared; undefined: it is not
-    at::Tensor found;   // of a recompute: what to put back; undefined: nothing
+    BufferMark mark;    // at the start
+    size_t owners = 0;  // number of owners of it and of its memory, at the start of a forward
+    at::Tensor start;   // its value at the start, if that is compared; undefined: it is not
+    at::Tensor found;   // recompute: the value to put back; undefined: none
   };
 
   void know(const std::vector<Layer>& layers, const Others& others);
   void know_again(const std::vector<Layer>& layers);
   static bool is_compared(const Entry& entry);
-  // Its value now, in memory of its own; the last copy, where that is still true.
+  // The buffer's value now, in memory of its own: the last copy, if that is still true.
   static at::Tensor copy_now(Entry& entry);
   const PhaseQuestions& questions_of(const Entry& entry) const { return questions_[entry.layer]; }
   static BufferMark mark_of(const at::Tensor& buffer);
   static bool is_as_left(const BufferValue& value);
   // "the buffer '1.count' of layer 4 ('1')"
   static std::string name_of(const Entry& entry, const std::vector<Layer>& layers);
-  // Whether its value is another one than at the begin.
+  // Whether the buffer's value differs from that at the start.
   bool is_changed(Entry& entry, const Later& later) const;
   static bool is_small(const at::Tensor& buffer);
-  // What the layers' modules have registered, as often as they have.
+  // The buffers that the layers' modules have registered, each as often as they have.
   static std::vector<at::Tensor> registered(const std::vector<Layer>& layers);
-  // Throws c10::Error if a recompute has registered other tensors in place of those of its begin.
+  // Throws c10::Error if a recompute has registered other tensors in place of those at its start.
   void check_registered(const std::vector<Layer>& layers) const;
 
-  bool known_ = false;  // the following are those of this run
+  bool known_ = false;  // the following belong to this run
   std::vector<at::Tensor> registered_;
   std::vector<Entry> entries_;
   std::vector<PhaseQuestions> questions_;  // [position]
 };
 
-// Ends a recompute with its block, also where that is left by an exception.
+// Ends a recompute at the end of its scope, even if an exception leaves it.
 class PutBuffersBack {
  public:
   PutBuffersBack(LayerBuffers& buffers, const std::vector<Layer>& layers)
@@ -181,7 +182,7 @@ class PutBuffersBack {
   PutBuffersBack(const PutBuffersBack&) = delete;
   PutBuffersBack& operator=(const PutBuffersBack&) = delete;
 
-  // Throws as LayerBuffers::end_recompute().
+  // Throws what LayerBuffers::end_recompute() throws.
   void finish() {
     done_ = true;
     buffers_.end_recompute(layers_, /*failed=*/false);

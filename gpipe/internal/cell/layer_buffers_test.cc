@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kSmall = 4;
 constexpr int64_t kLarge = LayerBuffers::kSmallBytes;  // elements of four bytes each
 
-// A layer that does to its buffer what it is told to.
+// A layer that does to its buffer what a test says.
 struct Holder : torch::nn::Module {
   explicit Holder(int64_t elements)
       : buffer(register_buffer("buffer", at::zeros({elements}).to(testing::device()))) {}
@@ -141,7 +141,7 @@ TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRec
               HasSubstr("was changed by the forward of a later micro-batch"));
 }
 
-// Its layer may know from a member that it is filled.
+// The layer may remember in a member that the cache is filled.
 TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
   Stage stage(kSmall);
   at::Tensor saved;
@@ -188,7 +188,7 @@ TEST(LayerBuffersTest, ABufferThatAForwardRegistersKeepsTheGraph) {
   EXPECT_TRUE(stage.forward(count));
 }
 
-// A hook or the caller has: not what the forwards see of each other.
+// A hook or the caller may have changed it.
 TEST(LayerBuffersTest, WhatNoForwardHasChangedIsLeft) {
   Stage stage(kSmall);
   stage.buffers.begin_run();
@@ -216,7 +216,7 @@ TEST(LayerBuffersTest, ALargeCacheIsNotCopiedForEver) {
   };
   EXPECT_EQ(copies(LayerBuffers::kForgottenAfter), LayerBuffers::kForgottenAfter);
   EXPECT_EQ(copies(4), 0);
-  // What changes again is learned again.
+  // A buffer that changes again is copied again.
   EXPECT_FALSE(stage.forward(count));
   EXPECT_TRUE(stage.forward(count)->front().value.defined());
 }
@@ -270,7 +270,8 @@ TEST(LayerBuffersTest, WhatTwoStagesHaveMustNotChange) {
               HasSubstr("the buffer '0.buffer' (layer 0) was changed by a forward"));
 }
 
-// On an accelerator the first write is waited for, later ones are told when the device gets there.
+// On an accelerator the thread waits for the first write; later ones are reported when the device
+// gets there.
 TEST(LayerBuffersTest, WhatTwoStagesHaveMayBeFilledWithWhatItHas) {
   Stage stage(kSmall, /*is_shared=*/true);
   stage.buffers.begin_run();

@@ -25,13 +25,13 @@ class TrackedStatistics;
 class Transfers;
 class UnregisteredLeaf;
 
-// What one call of forward() or step() sets for all of its cells. A value type.
+// The settings of one call of forward() or step() for all of its cells. A value type.
 struct CellPlan {
   uint64_t step_seed = 0;
   // The number, in the mini-batch of all replicas, of the first micro-batch here.
   int64_t first_micro_batch = 0;
   int64_t group_size = 0;    // micro-batches in each group of GPipeOptions::groups; 0: no groups
-  int64_t groups_each = 0;   // of each replica
+  int64_t groups_each = 0;   // number of groups of each replica
   bool in_replicas = false;  // others have micro-batches, too
   bool record = true;        // gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
@@ -43,28 +43,28 @@ struct CellPlan {
   uint64_t thread = 0;
   uint64_t begin = 0;
 
-  // Of a micro-batch here: its number in the mini-batch of all replicas, and its group.
+  // The number of a micro-batch here in the mini-batch of all replicas, and its group.
   int64_t number_of(int64_t micro_batch) const { return first_micro_batch + micro_batch; }
   int64_t group_of(int64_t micro_batch) const { return number_of(micro_batch) / group_size; }
 };
 
-// What torch::autograd::grad, or a backward with a list of inputs, asks for. The gradients of these
-// leaves are collected here, and every .grad stays as it is. Each sum is written by the stage that
-// owns the leaf.
+// The request of torch::autograd::grad, or of a backward with a list of inputs. The gradients of
+// these leaves are collected here, and every .grad stays as it is. Each sum is written by the stage
+// that owns the leaf.
 struct RequestedGradients {
   std::vector<const torch::autograd::Node*> leaves;       // accumulators
   std::vector<at::Tensor> sums;                           // [leaf]; undefined: none arrived
-  absl::flat_hash_set<const torch::autograd::Node*> all;  // that were asked for, inputs included
+  absl::flat_hash_set<const torch::autograd::Node*> all;  // asked-for nodes, inputs included
 };
 
-// When the action that a stage runs made graphs again; equal: it did not.
+// The time in which a stage's action made graphs again. If both are equal, it did not.
 struct RecomputeTime {
   std::chrono::steady_clock::time_point begin{};
   std::chrono::steady_clock::time_point end{};
 };
 
-// What the cells of one run use besides the plan. It lives as long as the run. What it refers to
-// belongs to the pipeline or lives as long as the run.
+// The objects that the cells of one run use besides the plan. The context lives as long as the run.
+// The objects belong to the pipeline or live as long as the run.
 struct RunContext {
   const CellPlan& plan;
   // [stage][micro-batch] whether the cell's backward is its worker's next action after its forward.
@@ -77,13 +77,13 @@ struct RunContext {
   // the host.
   LateChecks& late_checks;
   Transfers& transfers;
-  const std::vector<uint64_t>& worker_threads;       // as graph nodes know them
+  const std::vector<uint64_t>& worker_threads;       // thread numbers, as graph nodes have them
   bool on_caller = false;                            // the cells run on the calling thread
   bool keep_graph = false;                           // the backward may run once more
   bool check_finite = false;                         // as in StepOptions
-  UnregisteredLeaf* unregistered = nullptr;          // null: nobody wants to know
-  RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
-  std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
+  UnregisteredLeaf* unregistered = nullptr;          // null: not recorded
+  RequestedGradients* requested = nullptr;           // null: gradients go to the leaves' .grad
+  std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: not observed
 };
 
 }  // namespace gpipe::internal

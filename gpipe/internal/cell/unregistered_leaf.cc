@@ -25,10 +25,10 @@ void UnregisteredLeaf::note(const std::string& layer, const torch::autograd::Nod
   leaf_ = leaf;
   text_ = c10::str(
       layer, " trains a tensor of shape ", leaf.sizes(),
-      " that no layer has registered: of a module that a function captured, say, or of a member "
-      "without register_module(). It gets a gradient, but parameters() does not have it, so an "
-      "optimizer, to() and what saves the model pass it by. Make it a layer's own "
-      "(register_module, register_parameter); if it is meant so, this is all that is said of it");
+      " that no layer has registered, e.g. of a module that a function captured, or of a member "
+      "without register_module(). It gets a gradient, but parameters() does not have it, so "
+      "optimizers, to() and saved models leave it out. Register it in a layer (register_module, "
+      "register_parameter); if this is intended, ignore the warning, which comes only once");
   state_.store(State::kNoted, std::memory_order_release);
 }
 

@@ -19,17 +19,17 @@ namespace gpipe::internal {
 class UnregisteredLeaf {
  public:
   void begin_run();
-  // The loss function uses this leaf, so it is the caller's own. Of the present run.
+  // Notes, for the present run, that the loss function uses this leaf, so it is the caller's own.
   void excuse(const torch::autograd::Node* accumulator);
 
-  // `layer`: which used it. Only the first call counts.
+  // `layer`: the layer that used the leaf. Only the first call counts.
   void note(const std::string& layer, const torch::autograd::Node* accumulator,
             const at::Tensor& leaf);
   // Whether there was a call, so that callers need not make a text.
   bool noted() const { return state_.load(std::memory_order_relaxed) != State::kNone; }
 
-  // What is to be said, to one caller; `is_registered(leaf)`: whether it is by now, as in a layer's
-  // first forward. Empty: nothing, or it was said.
+  // Returns the warning, to one caller. Empty: there is none, or it was returned before.
+  // `is_registered(leaf)`: whether a layer has registered it by now, e.g. in its first forward.
   template <typename IsRegistered>
   std::string take(const IsRegistered& is_registered) {
     State noted = State::kNoted;
@@ -43,7 +43,7 @@ class UnregisteredLeaf {
  private:
   enum class State { kNone, kWriting, kNoted, kTaken };
   std::atomic<State> state_{State::kNone};
-  std::string text_;  // these are written by who wins kWriting, read in kNoted
+  std::string text_;  // this and leaf_: written by the thread that sets kWriting, read in kNoted
   at::Tensor leaf_;
   std::mutex mutex_;
   std::set<const torch::autograd::Node*> excused_;  // guarded by mutex_

@@ -1,5 +1,5 @@
-// LibTorch is built with NDEBUG. Without it a RecordFunction looks for a member that LibTorch's has
-// not, and finds its inputs invalid.
+// LibTorch is built with NDEBUG. Without it, RecordFunction looks for a member that LibTorch's does
+// not have, and finds its inputs invalid.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
@@ -38,7 +38,7 @@ at::Tensor& copy(c10::DispatchKeySet keys, at::Tensor& to, const at::Tensor& fro
 
 void intercept() {
   static const Interceptor interceptor([](torch::Library& aten) {
-    // Those whose CUDA kernels wait, of results that are sized by values or are values.
+    // Operators whose CUDA kernels wait, because their results are values or are sized by values.
     for (const char* name :
          {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim",
           "unique_consecutive", "repeat_interleave.Tensor", "bincount", "equal"}) {
@@ -65,7 +65,7 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 
 }  // namespace
 
-// LibTorch swallows exceptions of these, so they only note.
+// LibTorch swallows exceptions of these callbacks, so they only note.
 struct CaptureWatch::Observer {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     CaptureWatch* const watch = current_watch;

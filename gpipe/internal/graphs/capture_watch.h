@@ -20,14 +20,14 @@ namespace gpipe::internal {
 // - an operator for whose result the host would have to wait (item(), nonzero(), a copy to or from
 //   the host) throws c10::Error before anything was launched, because CUDA would give up the whole
 //   recording;
-// - an operator that a layer gives a tensor neither made here nor among `known` is noted for
-//   check(): another run may have other memory there. So is a tensor on another device, whose
-//   values the recording would keep.
+// - an operator that a layer gives a tensor that was neither made here nor is among `known` is
+//   noted for check(): another run may have other memory there. So is one that gets a tensor on
+//   another device, whose values the recording would keep.
 //
 // Requirements: it is used under an InterceptionScope.
 class CaptureWatch {
  public:
-  // Only the first half of that; for a backward, whose graph holds nothing from elsewhere.
+  // Does only the first of these; for a backward, whose graph holds nothing from elsewhere.
   CaptureWatch();
   CaptureWatch(c10::Device device, const std::vector<at::Tensor>& known);
   ~CaptureWatch();

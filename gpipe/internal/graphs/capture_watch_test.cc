@@ -18,7 +18,7 @@ using testing::device;
 using ::testing::HasSubstr;
 
 struct Watch : testing::DeviceTest {
-  // What check() says after `layer` has run on `x`; "" if nothing.
+  // The message of check() after `layer` has run on `x`; "" if there is none.
   std::string said(const std::function<void(const at::Tensor& x)>& layer) const {
     const InterceptionScope interception;
     const CaptureWatch watch(device(), {x});
@@ -51,7 +51,7 @@ TEST_F(Watch, ATensorFromElsewhereIsNamedWithItsOperator) {
                 torch::cat({x, other});
               }),
               HasSubstr("aten::cat takes a tensor that is neither"));
-  // The first one.
+  // The message names the first operator.
   EXPECT_THAT(said([&](const at::Tensor& x) { (x * other) + other; }), HasSubstr("aten::mul"));
 }
 

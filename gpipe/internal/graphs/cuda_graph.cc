@@ -15,9 +15,9 @@
 #include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/internal/threads/default_generators.h"
 
-// give_up(), CudaPool and prepare_stream() rely on what was read in LibTorch 2.11 and is promised
-// by nobody. Later versions are not recorded with: docs/design/graphs.md ("LibTorch's side") says
-// what they do otherwise.
+// give_up(), CudaPool and prepare_stream() rely on behavior that was read in LibTorch 2.11, which
+// does not promise it. Graphs are not recorded with later versions: docs/design/graphs.md
+// ("LibTorch's side") says what they do differently.
 #define GPIPE_RECORDS_CUDA_GRAPHS \
   (GPIPE_TORCH_HAS_CUDA && TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11)
 
@@ -41,10 +41,10 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 // Other threads allocate, and ask for events, while this one records.
 constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;
 
-// Of pinned memory, of which each recording takes a pool, too.
+// The allocator of pinned memory; each recording takes a pool of it, too.
 at::HostAllocator& pinned() { return *at::getHostAllocator(at::kCUDA); }
 
-// Runs something that puts LibTorch right, if it can.
+// Runs a repair of LibTorch's state. Returns whether that succeeded.
 template <typename Function>
 bool succeeds(const Function& function) noexcept {
   try {
@@ -55,9 +55,9 @@ bool succeeds(const Function& function) noexcept {
   }
 }
 
-// While it lives, this thread's warnings of LibTorch go on to whom they went before, but for one:
-// that a graph is empty. A stage may launch nothing (views, a cast to what a tensor is already),
-// and the advice to look for a wrong stream misleads.
+// While it lives, this thread's warnings of LibTorch go to the former handler, except that a graph
+// is empty. A stage may launch nothing (views, a cast to the type that a tensor already has), and
+// the advice to look for a wrong stream misleads.
 class EmptyGraphsAreFine final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -70,9 +70,9 @@ class EmptyGraphsAreFine final : public c10::WarningHandler {
   const c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-// A pool of LibTorch's dies with the last graph that was recorded in it, and its name cannot be
-// used again: the next recording would fail in LibTorch. So this counts as a user of it, with both
-// allocators.
+// A pool of LibTorch dies with the last graph that was recorded in it, and its name cannot be used
+// again: the next recording would fail in LibTorch. So this object counts as a user of the pool,
+// with both allocators.
 class CudaPool final : public GraphPool {
  public:
   explicit CudaPool(c10::Device device)
@@ -100,8 +100,8 @@ class CudaPool final : public GraphPool {
   const bool counted_pinned_;
 };
 
-// To destroy a graph may not be allowed where one is recorded. Those that go meanwhile, because
-// what is recorded drops them, are kept until it is over. Under default_generators_mutex().
+// Destroying a graph may not be allowed while another one is recorded. Graphs that are dropped by
+// what is recorded are kept until the recording is over. Guarded by default_generators_mutex().
 struct Recording {
   bool underway = false;  // by the thread that holds the mutex
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> gone;
@@ -116,9 +116,10 @@ Recording& recording() {
   return *instance;
 }
 
-// LibTorch registers each graph with the default generator, whose seed every replay writes to the
-// device, in memory that goes with the last graph: another pipeline's replays may still be under
-// way, on streams that nobody orders with it. So there is always one more graph, an empty one.
+// LibTorch registers each graph with the default generator. Every replay writes that seed to the
+// device, into memory that is freed with the last graph, although another pipeline's replays may
+// still run on streams that are not ordered with it. So there is always one more graph, an empty
+// one.
 void keep_default_seeds(c10::Device device) {
   static auto* const kept = new std::map<c10::DeviceIndex, std::unique_ptr<at::cuda::CUDAGraph>>;
   const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
@@ -139,7 +140,7 @@ class CudaGraph final : public DeviceGraph {
     for (const at::Generator& generator : generators) graph_->register_generator_state(generator);
   }
 
-  // It leaves the list of the default generator, which a recording in another stage may read.
+  // The graph leaves the default generator's list, which a recording in another stage may read.
   ~CudaGraph() override {
     const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
     if (recording().underway) recording().gone.push_back(std::move(graph_));
@@ -188,12 +189,12 @@ class CudaGraph final : public DeviceGraph {
  private:
   c10::MempoolId_t id() const { return static_cast<const CudaPool&>(*pool_).id; }
 
-  // What capture_begin() and capture_end() leave undone where they fail: the allocators still take
+  // Undoes what capture_begin() and capture_end() leave when they fail: the allocators still take
   // memory from the pool, by a filter that refers to this graph, and the default generator refuses
-  // to be used outside a recording. (Read in LibTorch 2.11's source; nobody promises it.)
+  // to be used outside a recording. (Read in LibTorch 2.11's source, which does not promise it.)
   void give_up() noexcept {
-    // Whether an allocator had left the pool, or not yet entered it, it says by throwing. Each is
-    // asked, whatever the other one said.
+    // An allocator that has left the pool, or has not entered it, throws. Both are called, whatever
+    // the other one did.
     succeeds([&] {
       allocator::endAllocateToPool(device_.index(), id());
       allocator::releasePool(device_.index(), id());
@@ -202,7 +203,8 @@ class CudaGraph final : public DeviceGraph {
       pinned().end_allocate_to_pool(id());
       pinned().release_pool(id());
     });
-    // Gives the generator back. If it cannot, the device is broken, as the next call will say.
+    // An empty recording gives the generator back. If it fails, the device is broken, as the next
+    // call will say.
     succeeds([] {
       const EmptyGraphsAreFine fine;
       const c10::InferenceMode off(false);

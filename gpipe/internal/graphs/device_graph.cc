@@ -60,8 +60,8 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
     }
     graph.end();
   } catch (...) {
-    // LibTorch's begin() writes the generators' seeds on that stream, in memory of this one: a
-    // graph that nobody wants is gone before they are written, and somebody else has its memory.
+    // LibTorch's begin() writes the generators' seeds on the side stream, into memory of this
+    // stream. If the graph fails, that memory may have a new owner before the seeds are written.
     try {
       follow(here, side);
     } catch (...) {  // the device is broken, as the next call says
@@ -77,7 +77,7 @@ void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& re
   } catch (const c10::OutOfMemoryError&) {  // what the attempt took is free now
   }
   {
-    // Other recordings would keep the allocator from it.
+    // Other recordings would keep the allocator from releasing memory.
     const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
     graphs.release_cached_memory();
   }

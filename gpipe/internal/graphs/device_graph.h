@@ -1,8 +1,8 @@
 // DeviceGraph: kernels that are recorded once and launched again as a whole, as CUDA Graphs are.
 //
-// The interface is as thin as it can be, so that what decides when to record and when to replay
-// (stage_graphs.h) is tested without a GPU. CUDA implements it (cuda_graph.cc), and the fake
-// accelerator does.
+// The interface is as thin as it can be, so that the decisions when to record and when to replay
+// (stage_graphs.h) are tested without a GPU. CUDA (cuda_graph.cc) and the fake accelerator
+// implement it.
 #ifndef GPIPE_INTERNAL_GRAPHS_DEVICE_GRAPH_H_
 #define GPIPE_INTERNAL_GRAPHS_DEVICE_GRAPH_H_
 
@@ -22,28 +22,28 @@
 
 namespace gpipe::internal {
 
-// Device memory that belongs to graphs. What is allocated while a graph of the pool is recorded
-// comes from it. What is freed goes back to it, and may be given to what is recorded later, but to
-// nobody else: graphs of one pool must be replayed in an order in which none needs what another one
-// has overwritten. Graphs may be recorded in it as long as it lives, also when those before are
-// gone.
+// Device memory that belongs to graphs. Memory that is allocated while a graph of the pool is
+// recorded comes from the pool. Freed memory goes back to it, and only later recordings of the pool
+// may get it. So graphs of one pool must be replayed in an order in which none needs what another
+// one has overwritten. Graphs may be recorded in the pool as long as it lives, even if the earlier
+// ones are gone.
 class GraphPool {
  public:
   virtual ~GraphPool() = default;
 };
 
 // begin() and end() are called once, with the same stream current; in between, the thread must not
-// wait for the device. Where end() cannot be called, abort() is; if begin() throws, neither is.
-// replay() any number of times, on any stream of the device.
+// wait for the device. If end() cannot be called, abort() is called instead; if begin() throws,
+// neither is. replay() may be called any number of times, on any stream of the device.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // What is launched on the current stream from now on is recorded and does not run.
+  // From now on, kernels launched on the current stream are recorded and do not run.
   virtual void begin() = 0;
-  // Throws c10::Error if something cannot be recorded; the graph is then of no use.
+  // Throws c10::Error if something cannot be recorded; then the graph cannot be used.
   virtual void end() = 0;
   virtual void abort() noexcept = 0;
-  // Launches it on the current stream. What it draws comes from its generators as they are now.
+  // Launches it on the current stream. Its random numbers come from its generators as they are now.
   virtual void replay() = 0;
 };
 
@@ -59,8 +59,8 @@ class GraphDevice {
   virtual std::unique_ptr<DeviceGraph> make_graph(c10::Device device,
                                                   std::shared_ptr<GraphPool> pool,
                                                   std::vector<at::Generator> generators) = 0;
-  // Makes on the current stream, outside of any pool, what LibTorch makes once for a stream and a
-  // thread.
+  // Makes, on the current stream and outside of any pool, the objects that LibTorch makes once for
+  // a stream and a thread.
   virtual void prepare_stream() {}
   // Gives memory that is free, but kept for later, back to the devices. May wait for them.
   virtual void release_cached_memory() {}
@@ -74,23 +74,24 @@ GraphDevice* graph_device(c10::DeviceType type);
 // The reason why graph_device() is null for this device, as a part of a sentence.
 std::string why_no_graphs(c10::Device device);
 
-// Runs `body` with `side`, a stream of its own, current, and records what that launches. The
-// current stream comes before and after it. One thread of a process records at a time. Throws what
-// `body` or the graph throws.
+// Runs `body` with `side`, a stream of its own, current, and records what that launches. The former
+// current stream is ordered before and after it. Only one thread of a process records at a time.
+// Throws what `body` or the graph throws.
 void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::function<void()>& body);
 
-// Calls `record`, which makes a graph and records it, and once more if it throws
-// c10::OutOfMemoryError: while something is recorded, an allocator cannot release what it keeps, so
-// memory may be short that is free. In between that is released, and the thread may wait.
+// Calls `record`, which makes a graph and records it, and calls it again if it throws
+// c10::OutOfMemoryError: an allocator cannot release its cached memory during a recording, so it
+// may run out although memory is free. In between, that memory is released, and the thread may
+// wait.
 void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record);
 
 // How many recordings have begun or ended, by whichever thread: odd while one is under way.
 int64_t recordings_so_far();
 
-// Calls `function`, and once more if it throws c10::OutOfMemoryError because another thread
-// records: an allocator cannot release what it keeps as long as anybody does. In between the thread
-// waits for the recording's end, and what is kept is released. `may_repeat` is asked before:
-// whether nothing has been changed that a second call would meet.
+// Calls `function`, and calls it again if it throws c10::OutOfMemoryError because another thread
+// records: an allocator cannot release its cached memory during any recording. In between, the
+// thread waits for the recording's end, and that memory is released. `may_repeat` is asked before:
+// whether nothing was changed that a second call would meet.
 template <typename Function, typename MayRepeat>
 auto despite_recordings(GraphDevice& graphs, const Function& function, const MayRepeat& may_repeat)
     -> decltype(function()) {

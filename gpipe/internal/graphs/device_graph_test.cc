@@ -1,4 +1,4 @@
-// What StageGraphs expects of the graphs of a device: those of the fake accelerator, and CUDA's.
+// Tests what StageGraphs expects of a device's graphs: the fake accelerator's, and CUDA's.
 
 #include "gpipe/internal/graphs/device_graph.h"
 
@@ -135,7 +135,7 @@ TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
   }
 }
 
-// LibTorch's pools do not.
+// LibTorch's own pools do not outlive their graphs.
 TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
   for (int round = 0; round < 3; ++round) {
     at::Tensor y;
@@ -145,7 +145,7 @@ TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
   }
 }
 
-// As a layer may, which keeps an output of an earlier step until it runs again.
+// A layer may do so that keeps an output of an earlier step until it runs again.
 TEST_F(DeviceGraphs, AGraphMayGoWhileAnotherOneIsRecorded) {
   auto former = record([&] { x.add_(1); });
   const auto graph = record([&] {
@@ -181,7 +181,7 @@ TEST_F(DeviceGraphs, AReplayMayBeOnAnyStream) {
   EXPECT_THAT(on_host(y), EqualsBitwise(torch::full({4}, 6.f)));
 }
 
-// LibTorch's allocator forgets what is noted, by any thread, while a graph is recorded.
+// While a graph is recorded, LibTorch's allocator forgets the uses that any thread notes.
 TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   constexpr int64_t kSize = int64_t{1} << 22;
   testing::slow_work(device());  // measures its time, which waits
@@ -217,7 +217,7 @@ TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   EXPECT_THAT(on_host(next), EqualsBitwise(torch::full({kSize}, 7.f)));
 }
 
-// A recording is given no memory by whoever else has some; it fails, and nothing else does.
+// A recording gets no memory that others have. It fails, and nothing else does.
 TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
   constexpr int64_t kTooMuch = int64_t{1} << 46;
   const at::Tensor kept = torch::full({1000}, 3.f, x.options());
@@ -238,8 +238,8 @@ TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
 }
 
 #if GPIPE_TORCH_HAS_CUDA
-// A share that is used up but for what lies free in another shape: that cannot be given back while
-// something is recorded, and can before the second attempt.
+// The memory share is used up, except for free blocks of another size. They cannot be released
+// while something is recorded, but they can before the second attempt.
 TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
   if (!device().is_cuda()) GTEST_SKIP() << "of CUDA's allocator";
   namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -252,7 +252,7 @@ TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
   const int64_t before = reserved();
   const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
   allocator::setMemoryFraction(static_cast<double>(before + 400 * kMiB) / total, index);
-  // Six blocks of 50 MiB, which are one of 300 MiB to nobody.
+  // Six free blocks of 50 MiB cannot be used as one of 300 MiB.
   {
     std::vector<at::Tensor> blocks;
     for (int k = 0; k < 6; ++k) blocks.push_back(at::empty({50 * kMiB}, bytes));
@@ -320,8 +320,8 @@ TEST_F(DeviceGraphs, AfterAnErrorTheDeviceIsAsBefore) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// To begin writes the seeds on the side's stream; what takes their memory afterwards must not find
-// them there.
+// begin() writes the seeds on the side stream. Tensors that get their memory afterwards must not
+// find them there.
 TEST_F(DeviceGraphs, ARecordingThatFailsWritesNothingAfterwards) {
   {
     const c10::OptionalStreamGuard on_side(*side);
@@ -366,7 +366,7 @@ TEST_F(DeviceGraphs, AGraphLeavesItsGeneratorsWhileNobodyRecords) {
   for (const bool may : others_may_record) EXPECT_FALSE(may);
 }
 
-// The last resort: StageGraphs refuses what waits before it is launched.
+// This is the last resort: StageGraphs refuses operators that wait before they are launched.
 TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   const testing::HostWaitsAllowed waits;
   EXPECT_ANY_THROW(record([&] { x.sum().item<float>(); }));

@@ -1,4 +1,4 @@
-// GraphLeaves: where a graph of autograd ends, and whether it is one that a replay can stand for.
+// GraphLeaves: the leaves of a graph of autograd, and whether a replay can stand for the graph.
 #ifndef GPIPE_INTERNAL_GRAPHS_GRAPH_LEAVES_H_
 #define GPIPE_INTERNAL_GRAPHS_GRAPH_LEAVES_H_
 
@@ -21,8 +21,8 @@ struct GraphLeaves {
     int64_t uses;
   };
   std::vector<Leaf> leaves;  // in the order in which they are found
-  // Empty, or why not: code of users that each backward has to call (hooks, custom functions), or
-  // nodes that are not `own`.
+  // Empty, or why a replay cannot stand for it: users' code that each backward has to call (hooks,
+  // custom functions), or nodes that are not `own`.
   std::string reason;
 };
 

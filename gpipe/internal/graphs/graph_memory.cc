@@ -18,7 +18,7 @@ bool is_simple(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && place_in_line(tensor) == 0;
 }
 
-// Without the dimensions along which all elements are one.
+// The tensor without the dimensions along which it repeats one element.
 at::Tensor distinct_elements(at::Tensor tensor) {
   for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
     if (tensor.size(d) > 1 && tensor.stride(d) == 0) tensor = tensor.select(d, 0);

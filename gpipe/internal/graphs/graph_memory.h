@@ -9,9 +9,9 @@
 
 namespace gpipe::internal {
 
-// What kernels may depend on besides values: shape, strides and dtype, and where in a line
-// (alias.h) the tensor begins, because kernels add up what comes before the next line in another
-// way. Two tensors are alike if they add the same.
+// The properties that kernels may depend on besides values: shape, strides and dtype, and where in
+// a line (alias.h) the tensor begins, because kernels add up the elements before the next line in
+// another way. Two tensors are alike if they add the same to the key.
 using LayoutKey = std::vector<int64_t>;
 void add_layout(LayoutKey& key, const at::Tensor& tensor);
 void add_place(LayoutKey& key, const at::Tensor& tensor);
@@ -20,19 +20,19 @@ void add_place(LayoutKey& key, const at::Tensor& tensor);
 // repeats the elements of a dense tensor.
 bool can_be_filled(const at::Tensor& tensor);
 
-// Memory with the layout of the tensor, which can be filled. Its values are anything.
+// Returns memory with the layout of the tensor, which can_be_filled(). Its values are arbitrary.
 at::Tensor memory_like(const at::Tensor& tensor);
 void fill_memory(const at::Tensor& memory, const at::Tensor& values);
 
-// The tensor in memory of its own, in the same layout.
+// Returns a copy of the tensor, in the same layout.
 at::Tensor copy_out(const at::Tensor& tensor);
 
-// Over the same memory, with a version counter of its own: what autograd has saved does not count
-// as changed when it is filled. Undefined stays undefined; so below.
+// Returns an alias over the same memory with a version counter of its own. So values that autograd
+// has saved do not count as changed when it is filled. Undefined stays undefined, here and below.
 at::Tensor alias_to_fill(const at::Tensor& tensor);
 
-// Over the same memory, which it does not keep: the memory is its pool's, and stays where it is as
-// long as the pool lives, but graphs that are recorded later may use it, too.
+// Returns an alias over the same memory that does not own it. The memory belongs to its pool, and
+// stays where it is as long as the pool lives, but graphs that are recorded later may use it, too.
 at::Tensor unowned_alias(const at::Tensor& tensor);
 
 }  // namespace gpipe::internal

@@ -25,7 +25,7 @@ LayoutKey key_of(const at::Tensor& tensor) {
   return key;
 }
 
-// Dense ones, transposed, repeated, within a line.
+// Tensors that are dense, transposed, repeated, or within a line.
 std::vector<at::Tensor> layouts() {
   const at::Tensor base = torch::randn({4, 6});
   return {base,

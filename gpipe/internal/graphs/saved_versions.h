@@ -19,10 +19,9 @@ inline std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) 
   return versions;
 }
 
-// While it lives, the tensors have the version counters that autograd has saved with them, when the
-// forward was recorded: an optimizer has changed parameters since, and the cell's forward, a
-// replay, saw the new values, which autograd cannot know. What was changed since that forward still
-// counts.
+// While it lives, the tensors have the version counters that autograd saved when the forward was
+// recorded. Since then an optimizer has changed parameters, and the cell's forward, a replay, saw
+// the new values, which autograd cannot know. Changes after the cell's forward still count.
 //
 // Requirements: nobody else looks at the counters; `tensors` outlives it.
 class SavedVersionsScope {

@@ -38,7 +38,7 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using Key = LayoutKey;
 
-// Of one slot. Which gradients arrive, and in which layout, hardly ever changes.
+// The most backwards of one slot. Which gradients arrive, and in which layout, hardly ever changes.
 constexpr size_t kMostBackwards = 4;
 
 // While it lives, draws take the recorder's generators.
@@ -64,14 +64,14 @@ std::string message_of(const std::exception& error) {
 // How many stages of the process may still record graphs.
 std::atomic<int64_t> may_record{0};
 
-// The calling thread's, unlike its id not given again to another one.
+// A number of the calling thread that, unlike its id, is never given to another thread.
 int64_t number_of_this_thread() {
   static std::atomic<int64_t> last{0};
   static thread_local const int64_t number = ++last;
   return number;
 }
 
-// Adds up each leaf's gradients by themselves, so that a recording accumulates nothing.
+// Adds up each leaf's gradients separately, so that a recording accumulates nothing.
 class LeavesApart final : public CellGraph::Walk {
  public:
   // `leaves`: edges to all accumulators that are reached.
@@ -91,7 +91,7 @@ class LeavesApart final : public CellGraph::Walk {
   const edge_list& leaves_;
 };
 
-// The program's settings by which LibTorch chooses kernels: a recording has those of its time.
+// Adds the settings by which LibTorch chooses kernels: a recording has those of its time.
 void add_settings(Key& key) {
   at::Context& context = at::globalContext();
   for (const bool setting :
@@ -147,9 +147,9 @@ bool KnownThreads::add_this() {
 }
 
 struct StageGraphs::BackwardGraph {
-  Key layout;               // of the gradients that it takes
-  variable_list gradients;  // where it takes them; undefined: none
-  variable_list results;    // where it leaves its own; not owned
+  Key layout;               // layout of the gradients that it takes
+  variable_list gradients;  // where it reads them; undefined: none
+  variable_list results;    // where it writes its results; not owned
   std::unique_ptr<DeviceGraph> graph;
 };
 
@@ -157,7 +157,7 @@ struct StageGraphs::BackwardGraph {
 struct StageGraphs::Output {
   size_t port;
   size_t item;
-  at::Tensor tensor;  // where the graph leaves it
+  at::Tensor tensor;  // where the graph writes it
   bool needs_grad;
 };
 
@@ -165,9 +165,9 @@ struct StageGraphs::Output {
 // slot's memory.
 struct StageGraphs::Slot {
   Slot() = default;
-  // What belongs to the streams that were current at the recordings (inputs, gradients, and the
-  // seeds that LibTorch keeps on the device for the generators) may be in use by replays on another
-  // stream. Whoever is given that memory comes after them.
+  // Memory of the streams that were current at the recordings (inputs, gradients, and the seeds
+  // that LibTorch keeps on the device for the generators) may be in use by replays on another
+  // stream. The next owner of that memory must come after these.
   ~Slot() {
     for (const c10::Stream& stream : made_on) {
       if (!used_on || stream == *used_on) continue;
@@ -196,17 +196,17 @@ struct StageGraphs::Slot {
   DrawRecorder draws;
   std::shared_ptr<GraphPool> pool;
   std::unique_ptr<DeviceGraph> forward;
-  LayersResult recorded;  // autograd's graph of it, with what it has saved
+  LayersResult recorded;  // autograd's graph of the forward, with what it has saved
   std::vector<Output> outputs;
   std::vector<ValueKind> kinds;                            // [port]
   std::vector<std::vector<int>> output_numbers;            // [port][item] in outputs; -1: undefined
   std::vector<std::pair<size_t, size_t>> input_gradients;  // port and item
   std::vector<Edge> leaves;                                // their accumulators
-  std::vector<at::Tensor> tensors;                         // of the stage, and...
-  size_t parameters = 0;                                   // (the first ones)
-  std::vector<int64_t> versions;                           // ... as of the recording...
-  std::vector<int64_t> versions_in_forward;                // ... and of the cell's forward
-  std::vector<bool> counters;                              // of batches, in batch norms
+  std::vector<at::Tensor> tensors;           // the stage's parameters, then its buffers
+  size_t parameters = 0;                     // number of parameters in `tensors`
+  std::vector<int64_t> versions;             // [tensor] at the recording
+  std::vector<int64_t> versions_in_forward;  // [tensor] at the cell's forward
+  std::vector<bool> counters;                // [tensor] counts batches, in a batch norm
   bool has_backward = false;
   std::vector<std::unique_ptr<BackwardGraph>> backwards;
 };
@@ -215,9 +215,9 @@ struct StageGraphs::Slot {
 struct StageGraphs::Entry {
   Key kind;
   int64_t last_used = 0;
-  int64_t first_run = 0;  // of the pipeline
+  int64_t first_run = 0;  // number of the pipeline's run in which it first came
   int64_t plain_runs = 0;
-  KnownThreads warm_threads;  // of plain runs
+  KnownThreads warm_threads;  // threads of plain runs
   int64_t draws = 0;
   bool has_loss = false;
   std::vector<std::shared_ptr<Slot>> slots;
@@ -344,8 +344,8 @@ LayersResult StageGraphs::run(const RunContext& run, int64_t micro_batch,
   const auto run_plainly = [&] {
     return this->run_plainly(run, inputs, keep_inputs, layers, draws);
   };
-  // In anomaly mode each node is to be seen. Where forwards are out of order, the updates of
-  // running statistics are.
+  // In anomaly mode each node must be seen. If forwards are out of order, each update of running
+  // statistics must be seen, too.
   const bool updates_later = !run.forwards_ascend[stage_] && tensors_.size() > parameters_;
   if (!usable() || updates_later || torch::autograd::AnomalyMode::is_enabled()) {
     return run_plainly();
@@ -393,7 +393,8 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
   if (!keep_inputs) kept = inputs;
   const std::vector<int64_t> before = versions_of(tensors_);
   const int64_t given = layers.draws.given_draws();
-  // Once more from the same values. Updates of statistics that wait in a log would be there twice.
+  // A repetition must start from the same values. Updates of statistics that wait in a log would be
+  // there twice.
   const auto may_repeat = [&] {
     if (run.plan.defer_batch_norm || !run.forwards_ascend[stage_]) return false;
     for (const at::Tensor& tensor : tensors_) {
@@ -416,7 +417,7 @@ LayersResult StageGraphs::run_plainly(const RunContext& run, std::vector<Packet>
       may_repeat);
 }
 
-// What may have changed since the recording without the stage's own parameters.
+// Checks what may have changed since the recording although the stage's own parameters have not.
 void StageGraphs::check_leaves(const RunContext& run, const Slot& slot) {
   for (const Edge& edge : slot.leaves) {
     if (has_hooks(*edge.function)) return give_up("a parameter has a hook");
@@ -512,8 +513,8 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   Twins<at::Tensor> twins;
   std::vector<at::Tensor> of_stage = tensors_;
   // The accumulators of the parameters belong to the stream on which they are made, and live as
-  // long as a graph of autograd leads to them. Of a stream of their own, each backward would be
-  // ordered with it by events, and .grad would lie in its memory.
+  // long as a graph of autograd leads to them. If they were made on the side stream, each backward
+  // would be ordered with it by events, and .grad would lie in its memory.
   std::vector<NodePtr> accumulators;
   for (size_t k = 0; run.plan.record && k < parameters_; ++k) {
     const at::Tensor& parameter = tensors_[k];
@@ -531,7 +532,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
       if (const at::Tensor* const twin = twins.find(item.tensor)) {
         item.tensor = *twin;
       } else {
-        // Made in inference mode, nothing would count what the layers change in place there.
+        // In memory made in inference mode, changes in place by the layers would not be counted.
         const c10::InferenceMode off(false);
         at::Tensor memory = memory_like(item.tensor);
         twins.add(item.tensor, memory);
@@ -545,7 +546,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   for (int64_t k = 0; k < entry.draws; ++k) {
     slot->draws.generators.push_back(at::globalContext().defaultGenerator(device_).clone());
   }
-  // What a checkpointed forward leaves is copied at once, and nothing else is needed of it.
+  // The outputs of a checkpointed forward are copied at once, and nothing else of it is needed.
   slot->pool = slot->has_backward ? graphs_->make_pool(device_) : scratch();
   slot->forward = graphs_->make_graph(device_, slot->pool, slot->draws.generators);
   const std::vector<int64_t> before = versions_of(tensors_);
@@ -573,7 +574,7 @@ std::shared_ptr<StageGraphs::Slot> StageGraphs::record_forward(const RunContext&
   return slot;
 }
 
-// A replay changes what the layers change in place, but nobody sees it by a version counter.
+// A replay also makes the layers' changes in place, but no version counter shows them.
 void StageGraphs::check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const {
   for (size_t k = 0; k < tensors_.size(); ++k) {
     if (slot.counters[k]) continue;  // no backward needs it
@@ -608,7 +609,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
         slot.output_numbers.back().push_back(*twin);
         continue;
       }
-      // Whoever changes one of them in place changes the other one, but not its copy.
+      // A change in place of one output would change the other one, but not its copy.
       const auto overlapping = [&](const Output& output) {
         return storage_of(output.tensor) == storage_of(tensor);
       };
@@ -624,7 +625,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
   for (size_t k = 0; k < slot.inputs.size(); ++k) {
     for (size_t n = 0; n < slot.inputs[k].items.size(); ++n) {
       const bool wanted = run.plan.record && slot.inputs[k].items[n].needs_grad;
-      // Of a tensor that comes twice, the first one has the gradient.
+      // If a tensor comes twice, the first item has the gradient.
       if (wanted && slot.fill[k][n].defined()) slot.input_gradients.emplace_back(k, n);
     }
   }
@@ -647,7 +648,7 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
     TORCH_CHECK(parameter != nullptr, "it uses a leaf that no layer has registered");
     TORCH_CHECK(parameter->stages.size() == 1, "other stages use the parameter '", parameter->name,
                 "', too");
-    // The sum would begin with the loss's own term, and have its parentheses elsewhere.
+    // The sum would begin with the loss's own term, and so be added up in another order.
     TORCH_CHECK(!entry.has_loss || leaf.uses == 1, "the parameter '", parameter->name,
                 "' is used several times in the stage that computes the loss");
     slot.leaves.push_back(leaf.accumulator);
@@ -789,7 +790,7 @@ std::unique_ptr<StageGraphs::BackwardGraph> StageGraphs::recorded_backward(
   }
   slot.note_recording_on(*stream_);
   backward_graph->graph = graphs_->make_graph(device_, scratch(), {});
-  // They are freed after the recording, so that nothing in it may take their memory.
+  // The results are freed after the recording, so that nothing in it may take their memory.
   variable_list results;
   record_graph(*backward_graph->graph, side_stream(), [&] {
     const CaptureWatch watch;
@@ -808,11 +809,12 @@ StageGraphs::variable_list StageGraphs::backward(Slot& slot, variable_list gradi
   c10::NoGradGuard no_grad;
   use_current_stream();
   slot.used_on = stream_;
-  // A forward that is not replayed counts, too.
+  // A forward that is not replayed counts a batch, too.
   for (size_t k = slot.parameters; k < slot.tensors.size(); ++k) {
     if (slot.counters[k]) slot.versions_in_forward[k] = version_of(slot.tensors[k]);
   }
-  // Of a parameter that was changed since the cell's forward, autograd knows whether it matters.
+  // If a parameter was changed since the cell's forward, autograd has to find out whether that
+  // matters.
   const bool unchanged = versions_of(slot.tensors) == slot.versions_in_forward;
   bool records = usable() && unchanged && is_warm_ && slot.backwards.size() < kMostBackwards;
   Key layout;

@@ -29,7 +29,7 @@
 
 namespace gpipe::internal {
 
-// Threads that are known, the last ones if there are many.
+// The threads that were added, but only the last kMost.
 class KnownThreads {
  public:
   bool has_this() const;
@@ -41,8 +41,8 @@ class KnownThreads {
   std::vector<int64_t> numbers_;
 };
 
-// Guarantees: results are bitwise those of Layers::run. What cannot be recorded runs as without
-// graphs, from the first failure on, and the reason is logged once.
+// Guarantees: results are bitwise those of Layers::run. A stage that cannot be recorded runs
+// without graphs from the first failure on, and the reason is logged once.
 //
 // Thread-safety: none, except that the nodes that run() leaves may be destroyed on any thread.
 class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
@@ -51,7 +51,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   struct Layers {
     size_t count;
     RandomStreams& draws;
-    // Consumes the inputs unless it is to keep them (see Stage).
+    // Consumes the inputs unless `keep_inputs` (see Stage).
     std::function<LayersResult(std::vector<Packet>& inputs, bool keep_inputs)> run;
     std::function<void(LayersResult& result)> add_outputs;  // to its graph
     std::function<std::string()> current;                   // "layer 5 ('relu')"
@@ -60,8 +60,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   StageGraphs(int64_t stage, c10::Device device);
   ~StageGraphs();
 
-  // Called before the first cell of a run. What was recorded with other parameters, buffers or
-  // modes is dropped.
+  // Called before the first cell of a run. Drops what was recorded with other parameters, buffers
+  // or modes.
   void begin_run(const std::vector<Layer>& layers);
   // Called before each backward. `accumulates`: gradients of leaves go into their .grad at once, so
   // they may be lent.
@@ -78,12 +78,13 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
 
   const GraphUse& use() const { return use_; }
 
-  // A shape runs so often without graphs, and in an earlier run of the pipeline, before it is
-  // recorded: LibTorch chooses algorithms and makes work spaces then, also those of backwards, and
-  // random numbers are counted. Handles of cuDNN and others, and what was chosen, belong to a
-  // thread: on another one (a single stage runs on the caller's) it runs so once more.
+  // A shape runs this many times without graphs, and in all of the first run of the pipeline that
+  // has it, before it is recorded. LibTorch then chooses algorithms and makes work spaces, also for
+  // backwards, and random numbers are counted. Handles of cuDNN and others, and these choices,
+  // belong to a thread: on another thread (a single stage runs on the caller's) it runs so once
+  // more.
   static constexpr int64_t kPlainRuns = 3;
-  // Beyond so many shapes, modes and so on, the one that was not used for longest is dropped...
+  // If there are more shapes, modes and so on, the least recently used one is dropped...
   static constexpr size_t kMostKinds = 8;
   // ... and after so many drops shapes change too much for graphs.
   static constexpr int64_t kMostDrops = 32;
@@ -98,12 +99,12 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   bool usable() const { return use_.reason.empty(); }
   void give_up(const std::string& reason);
 
-  // Of the cell's kind; adds to `places` those of the inputs. Null: none.
+  // The entry of the cell's kind; null: none. Adds the places of the inputs to `places`.
   Entry* entry_for(const RunContext& run, const std::vector<Packet>& inputs, bool has_loss,
                    LayoutKey& places);
   std::shared_ptr<Slot> record(const RunContext& run, Entry& entry, const LayoutKey& places,
                                const std::vector<Packet>& inputs, const Layers& layers);
-  // Throws what stands in the way. `place`: what it is at.
+  // Throws if it cannot be recorded. `place`: is set to what was being recorded, for messages.
   std::shared_ptr<Slot> record_forward(const RunContext& run, const Entry& entry, LayoutKey places,
                                        const std::vector<Packet>& inputs, const Layers& layers,
                                        std::string& place);
@@ -112,8 +113,8 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   void check_unchanged(const Slot& slot, const std::vector<int64_t>& before) const;
   void examine(const RunContext& run, const Entry& entry, Slot& slot) const;
   void check_leaves(const RunContext& run, const Slot& slot);
-  // Repeats what runs out of memory while somebody records, unless it has changed something by
-  // then. `draws`: how many it makes.
+  // Runs the layers without graphs. Repeats that if memory runs out while another thread records,
+  // unless something was changed by then. `draws`: is set to the number of draws.
   LayersResult run_plainly(const RunContext& run, std::vector<Packet>& inputs, bool keep_inputs,
                            const Layers& layers, int64_t& draws);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
@@ -122,12 +123,12 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   variable_list backward(Slot& slot, variable_list gradients);
   BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);
   std::unique_ptr<BackwardGraph> recorded_backward(Slot& slot, const variable_list& gradients);
-  // The backward of what was recorded, launched or recorded kernel by kernel.
+  // Runs the backward of the recorded forward kernel by kernel; these are launched or recorded.
   variable_list run_backward(Slot& slot, const variable_list& gradients) const;
 
-  // Whether another stage of the process may, although this one does not.
+  // Whether another stage of the process may record, although this one does not.
   bool others_may_record() const;
-  // Everything that graphs have used so far is ordered before the current stream.
+  // Orders everything that graphs have used so far before the current stream.
   void use_current_stream();
   const c10::Stream& side_stream();
   const std::shared_ptr<GraphPool>& scratch();
@@ -138,19 +139,19 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   GraphUse use_;
   int64_t drops_ = 0;
   int64_t clock_ = 0;  // for the entries
-  int64_t runs_ = 0;   // that have begun
+  int64_t runs_ = 0;   // number of runs that have begun
   bool lend_ = true;
-  bool is_warm_ = false;  // the thread of the backward that has begun
+  bool is_warm_ = false;  // whether the backward's thread has run one before
   KnownThreads backward_threads_;
 
-  LayoutKey state_;                  // of the layers
-  std::vector<at::Tensor> tensors_;  // their parameters, so many...
+  LayoutKey state_;                  // the layers' modules, parameters, buffers and modes
+  std::vector<at::Tensor> tensors_;  // the layers' parameters_ parameters, then their buffers
   size_t parameters_ = 0;
-  // ... and their buffers.
   std::vector<std::unique_ptr<Entry>> entries_;
   std::optional<c10::Stream> stream_;  // on which graphs were used last
   std::optional<c10::Stream> side_stream_;
-  // Memory that no replay finds again: of graphs whose results are used before the next replay.
+  // Memory whose contents no later replay needs: for graphs whose results are used before the next
+  // replay.
   std::shared_ptr<GraphPool> scratch_;
 };
 

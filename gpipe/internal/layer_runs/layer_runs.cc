@@ -46,8 +46,8 @@ const std::vector<int64_t>& checked(const torch::nn::Sequential& model,
                                     const std::vector<int64_t>& pieces) {
   TORCH_INTERNAL_ASSERT(!model->is_empty());
   TORCH_CHECK_VALUE(!inside_pipeline(),
-                    "a model was profiled inside a layer of a pipeline, or its loss function; do "
-                    "it before");
+                    "a model was profiled inside a layer of a pipeline, or its loss function; "
+                    "profile it before the pipeline runs");
   skip::verify_skippables(model);
   check_balance(pieces, model->size());
   check_arguments(model, pieces);
@@ -67,8 +67,8 @@ Schedule one_worker(int64_t stages, const std::vector<ActionKind>& backwards) {
   return Schedule::create(stages, 1, {std::move(actions)});
 }
 
-// Stands for the loss: hands on gradients that were made in the forward. No operator does that for
-// outputs on any device, meta included, without work that would have to be told from the layers'.
+// Stands for the loss: passes on gradients that were made in the forward. No operator does that for
+// outputs on any device, meta included, without work that would be mixed up with the layers' work.
 class GivenGradients : public torch::autograd::Node {
  public:
   GivenGradients(torch::autograd::edge_list edges, variable_list gradients,
@@ -182,8 +182,8 @@ void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
   const std::unique_ptr<Pass> pass = make_pass(*pipeline_, std::move(terms));
   pass->keep_outputs = false;
 
-  // The last stage's actions have the loss in them; the layers' share begins and ends where the
-  // loss ends and begins.
+  // The last stage's actions include the loss. The layers' part of the forward ends where the loss
+  // begins, and their part of the backward begins where the loss ends.
   bool reached = false;  // whether the loss depends on the layers
   const LossFn loss = [&](const Tensors& outputs, const Tensors&) {
     tell(stages - 1, /*backward=*/false, /*begin=*/false);

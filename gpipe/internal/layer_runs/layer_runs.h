@@ -41,16 +41,16 @@ enum class Backwards : uint8_t {
 using LayerObserver = std::function<void(const LayerEvent&)>;
 
 // [piece] its number of layers: see LayerRuns. Throws c10::ValueError for a layer that is null or
-// there twice.
+// occurs twice.
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 
-// What runs is the code of a pipeline's stages, without checkpoints, so skips, several values and
-// in-place layers work as they do there, and a time has what a stage costs in it. One worker runs
-// all stages: it is the calling thread, unless a number of threads is asked for. The loss, which
-// gives every output a gradient of ones, belongs to no layer.
+// LayerRuns runs the code of a pipeline's stages, without checkpoints. So skips, several values and
+// in-place layers work as they do there, and a time includes everything that a stage costs. One
+// worker runs all stages: it is the calling thread, unless a number of threads is asked for. The
+// loss, which gives every output a gradient of ones, belongs to no layer.
 //
-// A layer that takes what cannot travel between stages runs in one stage with the layers before it:
-// a piece. Almost always each layer is one.
+// A layer whose argument cannot travel between stages runs in one stage with the layers before it.
+// Such a group of layers is a piece. Almost always each layer is one.
 //
 // Requirements: the model has a layer, and it and all inputs are on one device.
 //
@@ -59,7 +59,7 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model);
 // Throws what GPipe's constructor does for a model that cannot be in a pipeline.
 class LayerRuns {
  public:
-  // What goes from layer to layer, in bytes of one micro-batch.
+  // The sizes of what goes from layer to layer, in bytes for one micro-batch.
   struct Traffic {
     struct Skip {
       int64_t from;  // layers
@@ -85,7 +85,7 @@ class LayerRuns {
 
   // Runs all forwards, the loss and all backwards of one micro-batch, and adds to the gradients of
   // parameters. `shared`: as in GPipeOptions::shared_inputs. `observer` is called by one thread at
-  // a time: at the begin of piece 0's forward, at its end, and so on, up to the end of piece 0's
+  // a time: at the start of piece 0's forward, at its end, and so on, up to the end of piece 0's
   // backward. An exception of a layer arrives with the layer in its message.
   void run(const Tensors& inputs, const std::vector<int64_t>& shared, const LayerObserver& observer,
            Backwards backwards = Backwards::kWhole);

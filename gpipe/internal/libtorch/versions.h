@@ -18,7 +18,7 @@
 
 namespace gpipe::internal {
 
-// What owns a node of an autograd graph: std::shared_ptr until LibTorch 2.12, c10::intrusive_ptr
+// The owner of a node of an autograd graph: std::shared_ptr until LibTorch 2.12, c10::intrusive_ptr
 // later.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
@@ -41,7 +41,7 @@ using NodePtrTo =
     std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
                        std::shared_ptr<T>, c10::intrusive_ptr<T>>;
 
-// What refers to a node without owning it; explicitly made from an owner.
+// A reference to a node that does not own it; it is made explicitly from an owner.
 template <typename T>
 using WeakNodePtrTo =
     std::conditional_t<std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>,
