@@ -336,6 +336,9 @@ class Claims {
       problem("autocast", "the profile was made " + under_autocast(*profile_.autocast) +
                               ", the plan " + under_autocast(plan_.autocast));
     }
+    if (plan_.deferred_batch_norm != profile_.deferred_batch_norm) {
+      problem("deferred_batch_norm", "batch norms are deferred in one of profile and plan alone");
+    }
     if (!profile_.shared_inputs) {
       not_checked("shared_inputs", "the profile does not say which it was made with");
     } else if (set_of(*profile_.shared_inputs) != set_of(plan_.shared_inputs)) {

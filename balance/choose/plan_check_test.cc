@@ -235,6 +235,16 @@ TEST(PlanCheck, AGuardThatTheProfileDoesNotSayIsNotChecked) {
   EXPECT_THAT(proof.not_checked, Contains(HasSubstr("autocast: ")));
 }
 
+TEST(PlanCheck, AProfileWithoutThePlansDeferredBatchNormsIsAProblem) {
+  PipelinePlan plan = by_hand();
+  plan.deferred_batch_norm = true;
+  Profile profile = two_layers();
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("deferred_batch_norm: ")));
+  profile.deferred_batch_norm = true;
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems, IsEmpty());
+}
+
 TEST(PlanCheck, AMachineOutOfRangeIsRefused) {
   for (const auto& [field, change] :
        std::vector<std::pair<std::string, std::function<void(ExplainOptions&)>>>{

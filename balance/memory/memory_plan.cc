@@ -102,6 +102,7 @@ class Planner {
     plan_.device_of_stage = devices_;
     plan_.device_type = options.device_type();
     plan_.autocast = autocast_name(options.device_type());
+    plan_.deferred_batch_norm = options.deferred_batch_norm();
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
   }

@@ -96,6 +96,7 @@ struct MemoryPlan {
   c10::DeviceType device_type = c10::kCUDA;  // as given
   // What autocast casts to in the caller's guard ("bfloat16", "float16"). Empty: not enabled.
   std::string autocast;
+  bool deferred_batch_norm = false;    // as given
   std::vector<Uncertainty> uncertain;  // what operators that ran make it
   int64_t parameters = 0;              // their number, in the whole model
   std::vector<DeviceMemory> devices;
