@@ -236,6 +236,8 @@ class Planner {
   void update(MemoryRecorder& recorder) {
     recorder.begin_optimizer();
     if (!options_.optimizer()) return;
+    // The caller's guard is around the step alone.
+    const WithoutAutocast outside(options_.device_type());
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
         // Some make their state at once (Adagrad): on the stage's device, too.

@@ -12,6 +12,7 @@
 // operators make it uncertain (docs/design/meta.md).
 //
 // Autocast holds as in a real step: the caller's guard, or a layer's own, for that type of devices.
+// The optimizer is planned outside of the caller's guard, where training loops have it.
 #ifndef BALANCE_MEMORY_MEMORY_PLAN_H_
 #define BALANCE_MEMORY_MEMORY_PLAN_H_
 

@@ -591,6 +591,33 @@ TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
   EXPECT_EQ(plan(c10::kCPU).devices[0].peak.bytes, plain.devices[0].peak.bytes);
 }
 
+// One that multiplies matrices keeps products in the parameters' type, as it steps outside.
+TEST(MemoryPlan, AnOptimizerStepsOutsideOfTheGuard) {
+  struct Products : torch::optim::SGD {
+    explicit Products(std::vector<at::Tensor> parameters)
+        : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)) {
+      products.push_back(product());
+    }
+    at::Tensor product() { return at::mm(first(), first()); }
+    at::Tensor first() { return param_groups()[0].params()[0].detach(); }
+    at::Tensor step(LossClosure) override {
+      products.push_back(product());
+      return {};
+    }
+    std::vector<at::Tensor> products;
+  };
+  const nn::Sequential model = on_meta([] { return linears(1, 512); });
+  const testing::AutocastScope autocast(c10::kCUDA, at::kBFloat16);
+  const MemoryPlan plan =
+      memory_plan(model, {at::empty({8, 512}, on_meta())}, {}, &squares,
+                  MemoryPlanOptions({1}).optimizer([](std::vector<at::Tensor> parameters) {
+                    return std::unique_ptr<torch::optim::Optimizer>(
+                        std::make_unique<Products>(std::move(parameters)));
+                  }));
+  EXPECT_EQ(plan.autocast, "bfloat16");
+  EXPECT_EQ(plan.devices[0].optimizer_state, (1 + 2) * 512 * 512 * sizeof(float));
+}
+
 TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
   static constexpr int64_t kWords = 4000, kWidth = 64, kTokens = 8;
   const auto plan_of = [](bool tied, const char* optimizer) {
