@@ -19,6 +19,11 @@ namespace gpipe {
 // LibTorch's own kernels, of the lower-precision, the single-precision and the promoting operators
 // alike.
 //
+// A kernel that somebody has added for autocast's key works if it casts and calls operators, as
+// LibTorch's do. It is given stand-ins, which have the device, type and sizes of what they stand
+// for. They have no memory, are contiguous and never require a gradient: a kernel that reads memory
+// throws, and one that asks for strides or requires_grad() may go another way than on the device.
+//
 // Casts are never kept: it is as without autocast's cache, which a pipeline switches off.
 //
 // Scopes nest: the inner one counts. The type belongs to the process, as MetaTargetScope's does.

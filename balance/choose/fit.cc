@@ -228,7 +228,8 @@ class Search {
     report(absl::StrFormat("counting with %d rows", rows));
     return profiles_
         .emplace(rows, profile_on_meta(model_, smaller(inputs_, rows, training_.shared_inputs),
-                                       options_.speed(), training_.shared_inputs))
+                                       options_.speed(), training_.shared_inputs,
+                                       options_.deferred_batch_norm()))
         .first->second;
   }
 
@@ -483,6 +484,7 @@ class Search {
                                .chunks(all ? candidate.chunks : enough())
                                .shared_inputs(training_.shared_inputs)
                                .checkpoint(candidate.checkpoint)
+                               .deferred_batch_norm(options_.deferred_batch_norm())
                                .schedule(options_.schedule())
                                .optimizer(options_.optimizer())
                                .zero_grad(options_.zero_grad())

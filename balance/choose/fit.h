@@ -30,6 +30,7 @@ struct FitOptions {
   // As in MemoryPlanOptions.
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
   TORCH_ARG(bool, zero_grad) = true;
+  TORCH_ARG(bool, deferred_batch_norm) = false;
   // Default: Schedule::one_f_one_b.
   TORCH_ARG(ScheduleGenerator, schedule) = nullptr;
 

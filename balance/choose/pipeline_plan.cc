@@ -147,10 +147,11 @@ void check_whole(const Json& number) {
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
   return a.model == b.model && a.profiled_on == b.profiled_on && a.autocast == b.autocast &&
-         a.rows == b.rows && a.balance == b.balance && a.chunks == b.chunks &&
-         a.shared_inputs == b.shared_inputs && a.checkpoints == b.checkpoints &&
-         a.schedule_name == b.schedule_name && a.schedule == b.schedule && a.step == b.step &&
-         a.lower_bound == b.lower_bound && a.devices == b.devices;
+         a.deferred_batch_norm == b.deferred_batch_norm && a.rows == b.rows &&
+         a.balance == b.balance && a.chunks == b.chunks && a.shared_inputs == b.shared_inputs &&
+         a.checkpoints == b.checkpoints && a.schedule_name == b.schedule_name &&
+         a.schedule == b.schedule && a.step == b.step && a.lower_bound == b.lower_bound &&
+         a.devices == b.devices;
 }
 
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
@@ -219,6 +220,7 @@ std::string plan_to_text(const PipelinePlan& plan) {
   line("model", one_line(plan.model));
   line("profiled_on", one_line(plan.profiled_on));
   if (!plan.autocast.empty()) line("autocast", one_line(plan.autocast));
+  if (plan.deferred_batch_norm) line("deferred_batch_norm", "true");
   line("rows", text_of(plan.rows));
   text += "balance" + joined(plan.balance, [](int64_t layers) { return text_of(layers); }) + "\n";
   line("chunks", text_of(plan.chunks));
@@ -250,6 +252,11 @@ PipelinePlan plan_from_text(std::string_view text, const std::string& file) {
   plan.model = lines.field("model");
   plan.profiled_on = lines.field("profiled_on");
   if (lines.is_next("autocast")) plan.autocast = lines.field("autocast");
+  if (lines.is_next("deferred_batch_norm")) {
+    const std::string value = lines.field("deferred_batch_norm");
+    if (value != "true") lines.fail("true or no such line, got '" + value + "'");
+    plan.deferred_batch_norm = true;
+  }
   plan.rows = lines.count(lines.field("rows"));
   plan.balance.clear();
   for (const std::string& word : Lines::words(lines.field("balance"))) {
@@ -300,6 +307,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
                {"balance", plan.balance},
                {"chunks", plan.chunks}};
   if (!plan.autocast.empty()) json["autocast"] = one_line(plan.autocast);
+  if (plan.deferred_batch_norm) json["deferred_batch_norm"] = true;
   if (!plan.shared_inputs.empty()) json["shared_inputs"] = plan.shared_inputs;
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
@@ -354,6 +362,9 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     get(json, "model", plan.model);
     get(json, "profiled_on", plan.profiled_on);
     if (json.contains("autocast")) get(json, "autocast", plan.autocast);
+    if (json.contains("deferred_batch_norm")) {
+      get(json, "deferred_batch_norm", plan.deferred_batch_norm);
+    }
     get(json, "rows", plan.rows);
     get(json, "balance", plan.balance);
     get(json, "chunks", plan.chunks);

@@ -41,6 +41,8 @@ struct PipelinePlan {
   std::string profiled_on;  // the profile's device
   // What autocast casts to, for the profile and for the memory ("bfloat16"). Empty: not enabled.
   std::string autocast = {};
+  // Whether batch norms are deferred (GPipeOptions::deferred_batch_norm), for both as well.
+  bool deferred_batch_norm = false;
   int64_t rows = 1;  // of a mini-batch
   std::vector<int64_t> balance = {1};
   int64_t chunks = 1;
@@ -80,6 +82,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 //   model unet:5,64
 //   profiled_on nominal, from FLOPs
 //   autocast bfloat16        (only if it was enabled)
+//   deferred_batch_norm true (only if they are)
 //   rows 32
 //   balance 61 57
 //   chunks 8

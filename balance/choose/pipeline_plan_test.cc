@@ -81,7 +81,8 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
       [](PipelinePlan& plan) {
         plan.shared_inputs = {1, 3};
       },
-      [](PipelinePlan& plan) { plan.autocast = "bfloat16"; }};
+      [](PipelinePlan& plan) { plan.autocast = "bfloat16"; },
+      [](PipelinePlan& plan) { plan.deferred_batch_norm = true; }};
   for (size_t k = 0; k < changes.size(); ++k) {
     PipelinePlan changed = sample();
     changes[k](changed);

@@ -221,6 +221,7 @@ class Planner {
       TORCH_CHECK_VALUE(profile.layers.size() == model_->size(), "a profile of ",
                         profile.layers.size(), " layers was given for a model of ", model_->size());
       if (profile.autocast) check_autocast(rows, *profile.autocast);
+      check_deferred(profile);
       if (profile.shared_inputs) {
         std::vector<int64_t> shared = options_.shared_inputs();
         std::sort(shared.begin(), shared.end());
@@ -239,13 +240,14 @@ class Planner {
       NominalDevice speed = options_.speed();
       speed.type = options_.device_type();
       return profile_on_meta(model_, first_rows(sample_, rows, options_.shared_inputs()), speed,
-                             options_.shared_inputs());
+                             options_.shared_inputs(), options_.deferred_batch_norm());
     }
     check_autocast(rows, autocast_name(device_of(model_, sample_).type()));
     return profile(model_, sample_,
                    ProfileOptions()
                        .micro_batch_rows(rows)
                        .shared_inputs(options_.shared_inputs())
+                       .deferred_batch_norm(options_.deferred_batch_norm())
                        .timeout(options_.timeout())
                        .cpu_threads(options_.cpu_threads())
                        .after_each_layer([&] { tell(note); }));
@@ -268,6 +270,18 @@ class Planner {
         ", or make the profile ", under_autocast(autocast_));
   }
 
+  void check_deferred(const Profile& profile) const {
+    const bool is = profile.deferred_batch_norm;
+    if (is == options_.deferred_batch_norm()) return;
+    TORCH_CHECK_VALUE(
+        false, "the profile of micro-batches of ", profile.batch_rows, " rows was made with",
+        is ? "" : "out", " deferred batch norms, but the plan with", is ? "out" : "",
+        " them: its forwards have ", is ? "" : "not ", "gathered moments; ",
+        is ? "give PlanOptions::deferred_batch_norm(true) (--deferred_batch_norm in the command)"
+           : "leave PlanOptions::deferred_batch_norm (--deferred_batch_norm in the command) out",
+        ", or make the profile again");
+  }
+
   static Memory memory_of_profile(const PlanCandidate& candidate) {
     Memory memory;
     memory.live = memory.needed = candidate.memory;
@@ -288,6 +302,7 @@ class Planner {
         MemoryPlanOptions(candidate.balance)
             .chunks(candidate.chunks)
             .shared_inputs(options_.shared_inputs())
+            .deferred_batch_norm(options_.deferred_batch_norm())
             .partition_checkpoints(candidate.checkpoints)
             .schedule([schedule = *candidate.schedule](int64_t, int64_t) { return schedule; })
             .device_of_stage(candidate.schedule->placement().worker_of_stage())
@@ -366,6 +381,7 @@ class Planner {
     PlanReport report;
     report.plan.profiled_on = cut.profile.device;
     report.plan.autocast = autocast_;  // as the profile, if that says it
+    report.plan.deferred_batch_norm = options_.deferred_batch_norm();
     report.plan.rows = rows_;
     report.plan.balance = best.balance;
     report.plan.chunks = best.chunks;

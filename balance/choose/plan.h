@@ -57,6 +57,7 @@ struct PlanOptions {
   TORCH_ARG(LossFn, loss) = nullptr;
   // As in GPipeOptions.
   TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
+  TORCH_ARG(bool, deferred_batch_norm) = false;
   // As in MemoryPlanOptions. On CPUs what is live must fit; on CUDA devices what LibTorch's
   // allocator reserves.
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
@@ -111,8 +112,9 @@ struct PlanReport {
 // for the same profiles.
 //
 // Throws c10::ValueError if nothing fits, with the nearest that works; for options out of range,
-// and for a profile that was made under another guard of autocast; std::invalid_argument for
-// choices that make no sense; and as profile(), profile_on_meta() and memory_plan() do.
+// and for a profile that was made under another guard of autocast, or with batch norms deferred
+// where the options have them not, or the other way; std::invalid_argument for choices that make no
+// sense; and as profile(), profile_on_meta() and memory_plan() do.
 //
 // Example:
 //   PlanReport report = plan(model, {images}, PlanOptions(8).memory(22 * gib));

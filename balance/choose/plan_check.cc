@@ -200,39 +200,40 @@ class Check {
   // The most that the device's worker holds.
   int64_t live(size_t worker) const {
     std::map<std::pair<int32_t, int32_t>, double> held;  // stage, micro-batch
+    double sum = 0;                                      // of those
     double fixed = 0;
     double workspace = 0;
     double most = 0;
     for (size_t s = 0; s < stages_.size(); ++s) {
       if (worker_of(s) == static_cast<int64_t>(worker)) fixed += stages_[s].state;
     }
-    const auto note = [&](double more) {
-      double sum = more;
-      for (const auto& [cell, bytes] : held) sum += bytes;
-      most = std::max(most, sum);
-    };
+    const auto note = [&](double more) { most = std::max(most, sum + more); };
     for (const Action& action : plan_.schedule.table()[worker]) {
       const Stage& stage = stages_[static_cast<size_t>(action.stage)];
       const double rows = size(action.micro_batch);
       const bool again = recomputed(action);
-      const std::pair<int32_t, int32_t> cell = {action.stage, action.micro_batch};
+      const auto hold = [&](double bytes) {
+        double& cell = held[{action.stage, action.micro_batch}];
+        sum += bytes - cell;
+        cell = bytes;
+      };
       workspace = std::max(workspace, rows * stage.workspace);
       switch (action.kind) {
         case ActionKind::kForward:
-          held[cell] = rows * (stage.arrives + (again ? 0.0 : stage.kept));
+          hold(rows * (stage.arrives + (again ? 0.0 : stage.kept)));
           note(0);
           break;
         case ActionKind::kBackward:
           note(again ? rows * stage.kept : 0.0);
-          held.erase(cell);
+          hold(0);
           break;
         case ActionKind::kInputGradient:
           note(again ? rows * stage.kept : 0.0);
-          held[cell] = rows * stage.waits;
+          hold(rows * stage.waits);
           note(0);
           break;
         case ActionKind::kWeightGradient:
-          held.erase(cell);
+          hold(0);
           break;
       }
     }
@@ -335,6 +336,9 @@ class Claims {
     } else if (plan_.autocast != *profile_.autocast) {
       problem("autocast", "the profile was made " + under_autocast(*profile_.autocast) +
                               ", the plan " + under_autocast(plan_.autocast));
+    }
+    if (plan_.deferred_batch_norm != profile_.deferred_batch_norm) {
+      problem("deferred_batch_norm", "batch norms are deferred in one of profile and plan alone");
     }
     if (!profile_.shared_inputs) {
       not_checked("shared_inputs", "the profile does not say which it was made with");

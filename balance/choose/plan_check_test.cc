@@ -70,6 +70,36 @@ TEST(PlanCheck, FindsWhatIsCountedByHand) {
   EXPECT_THAT(proof.live, ElementsAre(2228, 178));
 }
 
+// Adding up all cells for each action would take minutes.
+TEST(PlanCheck, AWorkerMayHoldManyCells) {
+  constexpr int32_t kStages = 64;
+  constexpr int32_t kMicroBatches = 1024;
+  std::vector<Action> actions;
+  for (int32_t i = 0; i < kMicroBatches; ++i) {
+    for (int32_t j = 0; j < kStages; ++j) actions.push_back({ActionKind::kForward, j, i});
+  }
+  for (int32_t i = 0; i < kMicroBatches; ++i) {
+    for (int32_t j = kStages; j-- > 0;) actions.push_back({ActionKind::kBackward, j, i});
+  }
+  PipelinePlan plan;
+  plan.rows = plan.chunks = kMicroBatches;
+  plan.balance.assign(kStages, 1);
+  plan.checkpoints.assign(kStages, Checkpoint::kNever);
+  plan.schedule_name = "search";
+  plan.schedule = Schedule::create(kStages, kMicroBatches, {actions});
+  Profile profile;
+  profile.batch_rows = 1;
+  profile.input = 10;
+  for (int k = 0; k < kStages; ++k) {
+    LayerProfile layer;
+    layer.kept = 100;
+    layer.output = 10;
+    profile.layers.push_back(layer);
+  }
+  const PlanProof proof = check_plan(plan, profile, std::vector<double>(kMicroBatches, 1.0), {});
+  EXPECT_THAT(proof.live, ElementsAre(int64_t{kStages} * kMicroBatches * 110));
+}
+
 TEST(PlanCheck, SaysWhatDoesNotHold) {
   const auto problems = [](const std::function<void(PipelinePlan&)>& change) {
     PipelinePlan plan = by_hand();
@@ -233,6 +263,16 @@ TEST(PlanCheck, AGuardThatTheProfileDoesNotSayIsNotChecked) {
   const PlanProof proof = check_plan(plan, profile, kTwo, {});
   EXPECT_THAT(proof.problems, IsEmpty());
   EXPECT_THAT(proof.not_checked, Contains(HasSubstr("autocast: ")));
+}
+
+TEST(PlanCheck, AProfileWithoutThePlansDeferredBatchNormsIsAProblem) {
+  PipelinePlan plan = by_hand();
+  plan.deferred_batch_norm = true;
+  Profile profile = two_layers();
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems,
+              ElementsAre(HasSubstr("deferred_batch_norm: ")));
+  profile.deferred_batch_norm = true;
+  EXPECT_THAT(check_plan(plan, profile, kTwo, {}).problems, IsEmpty());
 }
 
 TEST(PlanCheck, AMachineOutOfRangeIsRefused) {

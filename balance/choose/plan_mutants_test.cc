@@ -105,6 +105,7 @@ Subject subject(const std::string& name, const Schedule& schedule,
   plan.model = "a model";
   plan.profiled_on = result.profile.device;
   result.profile.autocast = plan.autocast = "bfloat16";
+  result.profile.deferred_batch_norm = plan.deferred_batch_norm = true;
   plan.rows = 11;
   plan.chunks = 4;
   plan.balance = balance;
@@ -207,7 +208,9 @@ std::vector<std::string> other_tables(const std::string& table) {
 // What else may stand there.
 std::vector<Json> other_values(const std::string& field, const Json& value) {
   std::vector<Json> result;
-  if (value.is_number_integer()) {
+  if (value.is_boolean()) {
+    result.emplace_back(!value.get<bool>());
+  } else if (value.is_number_integer()) {
     const auto number = value.get<int64_t>();
     for (const int64_t other : {number - 2, number + 2, number - 700, number + 700, number * 2,
                                 int64_t{0}, int64_t{-1}, int64_t{1}}) {

@@ -16,7 +16,7 @@ GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Devic
   const Placement placement = plan.placement();
   GPipeOptions options(plan.balance);
   options.chunks(plan.chunks).partition_checkpoints(plan.checkpoints).placement(placement);
-  options.shared_inputs(plan.shared_inputs);
+  options.shared_inputs(plan.shared_inputs).deferred_batch_norm(plan.deferred_batch_norm);
   if (devices.empty()) return options;
   if (static_cast<int64_t>(devices.size()) != placement.workers()) {
     throw std::invalid_argument("pipe_options: " + std::to_string(devices.size()) +

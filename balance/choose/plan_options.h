@@ -11,7 +11,8 @@
 
 namespace gpipe::balance {
 
-// Balance, chunks, checkpoint modes and placement; the rest may be set afterwards.
+// Balance, chunks, checkpoint modes, placement, shared inputs and whether batch norms are deferred;
+// the rest may be set afterwards.
 //
 // `devices`: of the plan, each of which then has the stages that the placement puts there. None:
 // the pipeline's default, which gives each stage a CUDA device of its own if there are any; give
@@ -21,7 +22,7 @@ namespace gpipe::balance {
 //
 // Example:
 //   PipelinePlan plan = load_plan("plan.json");
-//   GPipe pipe(model, pipe_options(plan).deferred_batch_norm(true));
+//   GPipe pipe(model, pipe_options(plan).cpu_threads_per_stage(2));
 //   pipe->step({input}, {target}, loss, step_options(plan));
 GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Device>& devices = {});
 

@@ -133,6 +133,13 @@ class Search {
            std::to_string(problem_.devices) + ", one for each device");
     }
     if (problem_.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
+    const Profile& one = problem_.cuts.front().profile;
+    for (const MiniBatchCut& cut : problem_.cuts) {
+      if (cut.profile.deferred_batch_norm == one.deferred_batch_norm) continue;
+      fail("of the profiles of micro-batches of " + std::to_string(one.batch_rows) + " and of " +
+           std::to_string(cut.profile.batch_rows) +
+           " rows one was made with deferred batch norms; make all of them alike");
+    }
     const Profile* first = nullptr;  // of those that say it
     for (const MiniBatchCut& cut : problem_.cuts) {
       if (!cut.profile.autocast) continue;

@@ -432,6 +432,12 @@ TEST(PlanSearch, MistakesAreNamed) {
         p.cuts.back().profile.autocast = "bfloat16";
       },
       AllOf(HasSubstr("under autocast to bfloat16"), HasSubstr("without autocast")));
+  message(
+      [](PlanProblem& p) {
+        p.cuts.push_back(p.cuts.front());
+        p.cuts.back().profile.deferred_batch_norm = true;
+      },
+      HasSubstr("one was made with deferred batch norms; make all of them alike"));
   message([](PlanProblem& p) { p.checkpoints.clear(); }, HasSubstr("no checkpoint modes"));
   message([](PlanProblem& p) { p.schedules = {"1f1c"}; }, HasSubstr("1f1b"));
   message([](PlanProblem& p) { p.stages_per_device = {0}; }, HasSubstr("give 1 or more"));

@@ -184,6 +184,52 @@ TEST(Plan, ProfilesThatAreThereAreTaken) {
   EXPECT_GE(found.plan.step, 2 * 60);
 }
 
+nn::Sequential norms() {
+  nn::Sequential model;
+  for (int k = 0; k < 6; ++k) {
+    model->push_back(nn::Linear(64, 64));
+    model->push_back(nn::BatchNorm1d(64));
+  }
+  return model;
+}
+
+TEST(Plan, DeferredBatchNormsAreInProfileAndMemoryAndThePipelinesOptions) {
+  const MetaScope scope;
+  const nn::Sequential model = norms();
+  const auto with = [&](bool deferred, const std::vector<Profile>& profiles = {}) {
+    return plan(model, {on_meta(64)},
+                PlanOptions(2)
+                    .chunks({4})
+                    .schedules({"1f1b"})
+                    .stages_per_device({1})
+                    .profiles(profiles)
+                    .deferred_batch_norm(deferred));
+  };
+  const PlanReport plain = with(false);
+  const PlanReport deferred = with(true);
+  EXPECT_FALSE(plain.plan.deferred_batch_norm);
+  EXPECT_TRUE(deferred.plan.deferred_batch_norm);
+  EXPECT_GT(deferred.plan.step, plain.plan.step);
+  EXPECT_GT(deferred.plan.devices[0].live, plain.plan.devices[0].live);
+  EXPECT_THAT(deferred.proof.problems, IsEmpty());
+  EXPECT_THAT(to_text(deferred), HasSubstr("batch norms deferred"));
+  EXPECT_THAT(to_text(plain), Not(HasSubstr("deferred")));
+  EXPECT_TRUE(pipe_options(deferred.plan).deferred_batch_norm());
+
+  const auto profile = [&](bool is) {
+    return profile_on_meta(model, {on_meta(16)}, NominalDevice(), {}, is);
+  };
+  EXPECT_EQ(with(true, {profile(true)}).plan, deferred.plan);
+  EXPECT_THAT([&] { with(true, {profile(false)}); },
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("was made without deferred batch norms, but the plan with them"),
+                        HasSubstr("leave PlanOptions::deferred_batch_norm"))));
+  EXPECT_THAT([&] { with(false, {profile(true)}); },
+              ThrowsMessage<c10::ValueError>(
+                  AllOf(HasSubstr("was made with deferred batch norms, but the plan without them"),
+                        HasSubstr("--deferred_batch_norm in the command"))));
+}
+
 // Times and bytes under bfloat16 are not those of a plan without it.
 TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
   const auto with = [](const Profile& profile) {

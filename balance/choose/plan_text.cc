@@ -84,6 +84,7 @@ std::string choice_text(const PlanReport& report) {
   line("chunks",
        absl::StrFormat("%d (micro-batches of %d rows)", plan.chunks, report.rows_of_profile));
   if (!plan.autocast.empty()) line("autocast", plan.autocast);
+  if (plan.deferred_batch_norm) line("batch norms", "deferred");
   line("schedule", plan.schedule_name);
   line("placement", absl::StrCat(balance_text(plan.placement().worker_of_stage()),
                                  " (the device of each stage)"));

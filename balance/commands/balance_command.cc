@@ -79,6 +79,7 @@ ABSL_FLAG(double, param_scale, 2.0,
           "Memory of a parameter with its gradient and the optimizer's state, in units of its "
           "size: 2 for SGD, 3 with momentum, 4 for Adam.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
+ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, json, "", "Write the explanation as JSON to this file too.");
 
 namespace gpipe::balance {
@@ -176,6 +177,7 @@ void refuse_flags_of_measuring(const std::string& path) {
   if (absl::GetFlag(FLAGS_timeout)) given.push_back("--timeout");
   if (absl::GetFlag(FLAGS_seed)) given.push_back("--seed");
   if (!absl::GetFlag(FLAGS_autocast).empty()) given.push_back("--autocast");
+  if (absl::GetFlag(FLAGS_deferred_batch_norm)) given.push_back("--deferred_batch_norm");
   if (given.empty()) return;
   throw std::invalid_argument(absl::StrFormat(
       "%s %s for a profile that is measured, not for one that is read with --profile (%s): leave "
@@ -317,6 +319,7 @@ Profile measure(const Settings& settings, const command::InterruptScope& interru
                  ProfileOptions()
                      .timeout(settings.timeout)
                      .shared_inputs(settings.model.shared_inputs)
+                     .deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm))
                      .cpu_threads(settings.threads)
                      .progress(on_pass)
                      .after_each_layer([&] { interrupt.check(); }));

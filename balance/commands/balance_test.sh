@@ -112,6 +112,13 @@ grep -q "2 micro-batches of 2 rows" "$work/again.log" || fail "the batch of a pr
 grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "the profile does not say its autocast"
 tr -s '\n ' ' ' <"$work/cast.log" | grep -q ", under autocast to bfloat16;" || fail "$(cat "$work/cast.log")"
 
+"$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
+  --deferred_batch_norm --save_profile="$work/deferred.json" >"$work/deferred.log" 2>&1 || fail "$(cat "$work/deferred.log")"
+grep -q '"deferred_batch_norm": true' "$work/deferred.json" || fail "the profile does not say its batch norms"
+tr -s '\n ' ' ' <"$work/deferred.log" | grep -q ", batch norms deferred;" || fail "$(cat "$work/deferred.log")"
+expect_mistake "--deferred_batch_norm is for a profile that is measured" --profile="$work/deferred.json" \
+  --partitions=2 --deferred_batch_norm
+
 # Of a tied head and of one with a matrix of its own: they are not taken for each other.
 words=("--model=gpt2:2,12,3,16,7" --partitions=2 --batch=4 --chunks=2)
 "$program" "${words[@]}" --tied --timeout=0.05 --save_profile="$work/tied.json" >"$work/tied.log" 2>&1 || fail "--tied"

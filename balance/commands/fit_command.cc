@@ -54,6 +54,7 @@ ABSL_FLAG(std::string, optimizer, "sgd",
 ABSL_FLAG(bool, zero_grad, true,
           "Gradients are given back after each step, as by Optimizer::zero_grad().");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
+ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
 
 namespace gpipe::balance {
@@ -181,6 +182,7 @@ Settings read_settings(const CommandFace& face) {
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
   settings.options.zero_grad(absl::GetFlag(FLAGS_zero_grad));
+  settings.options.deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm));
   settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
   settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
   check_layers(settings);

@@ -57,6 +57,10 @@ END
 "$program" "${tiny[@]}" --devices_gib=1,1 --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "--autocast"
 grep -q "under autocast to bfloat16" "$work/cast.log" || fail "not under autocast: $(cat "$work/cast.log")"
 
+"$program" "${tiny[@]}" --devices_gib=1,1 --deferred_batch_norm >"$work/deferred.log" 2>&1 ||
+  fail "--deferred_batch_norm"
+grep -q "batch norms deferred" "$work/deferred.log" || fail "not deferred: $(cat "$work/deferred.log")"
+
 "$program" "${tiny[@]}" --devices_gib=0.001,0.001 >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 grep -q "unet:1,2 does not fit: " "$work/none.log" || fail "the limit is not named"

@@ -48,6 +48,7 @@ ABSL_FLAG(std::string, device, "cuda",
           "The devices that are planned for: cuda or cpu. Fused attention, LSTM and dropout keep "
           "other things there.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
+ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
 ABSL_FLAG(std::string, svg, "", "Draw what each device holds during a step to this file.");
 
@@ -110,6 +111,7 @@ Settings read_settings(const CommandFace& face) {
       .schedule(schedule.make)
       .optimizer(parse_optimizer(settings.optimizer))
       .zero_grad(absl::GetFlag(FLAGS_zero_grad))
+      .deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm))
       .capacity(capacity);
   return settings;
 }

@@ -54,6 +54,12 @@ grep -q "^Planned for the CPU, under autocast to bfloat16" "$work/cast" || fail 
 grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "no autocast in the JSON"
 cmp -s "$work/cast" "$work/cpu" && fail "--autocast makes no difference"
 
+# With deferred batch norms: their moments are there until the step's end.
+"$program" "${small[@]}" --device=cpu --deferred_batch_norm --json="$work/deferred.json" >"$work/deferred" 2>&1 ||
+  fail "--deferred_batch_norm: $(cat "$work/deferred")"
+grep -q "^Planned for the CPU, batch norms deferred" "$work/deferred" || fail "$(cat "$work/deferred")"
+grep -q '"deferred_batch_norm": true' "$work/deferred.json" || fail "not in the JSON"
+
 # A device that is too small is a result, no error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
 grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"

@@ -86,6 +86,7 @@ ABSL_FLAG(double, bandwidth_gbps, 0.0,
           "Gigabits per second between two devices. Default: transfers take no time.");
 ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
+ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, output, "",
           "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
 ABSL_FLAG(std::string, json, "", "Write all that is printed as JSON to this file.");
@@ -158,6 +159,7 @@ void read_choices(Settings& settings) {
     throw command::wrong_value("stages_per_device", "", "give numbers, such as 1,2");
   options.stages_per_device(std::move(stages));
   options.optimizer(parse_optimizer(absl::GetFlag(FLAGS_optimizer)));
+  options.deferred_batch_norm(absl::GetFlag(FLAGS_deferred_batch_norm));
   settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
 }
 

@@ -112,6 +112,18 @@ tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "--autocast=bfloat16 in the comm
   --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "$(cat "$work/cast.log")"
 grep -q "^  autocast *bfloat16" "$work/cast.log" || fail "$(cat "$work/cast.log")"
 
+
+# So is one with deferred batch norms.
+sed -i 's/"autocast": "bfloat16"/"deferred_batch_norm": true/' "$work/old.json"
+"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" >"$work/mixed.log" 2>&1 &&
+  fail "a profile with deferred batch norms was taken"
+tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "(--deferred_batch_norm in the command)" ||
+  fail "it is not said what to do: $(cat "$work/mixed.log")"
+"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=1f1b --stages_per_device=1 \
+  --deferred_batch_norm --output="$work/deferred.txt" >"$work/deferred.log" 2>&1 || fail "$(cat "$work/deferred.log")"
+grep -q "^  batch norms *deferred" "$work/deferred.log" || fail "$(cat "$work/deferred.log")"
+grep -q "^deferred_batch_norm true" "$work/deferred.txt" || fail "$(cat "$work/deferred.txt")"
+
 "$program" "${tiny[@]}" --devices=2 --measure=cpu --timeout=0.01 --chunks=2 --schedules=1f1b \
   --stages_per_device=1 >"$work/measured.log" 2>&1 || fail "measuring: $(cat "$work/measured.log")"
 grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was measured"

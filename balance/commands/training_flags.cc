@@ -60,4 +60,9 @@ std::string schedule_help() {
          "micro-batch to the first, fill-drain from the first to the last.";
 }
 
+std::string deferred_batch_norm_help() {
+  return "Defer batch norms, as GPipeOptions::deferred_batch_norm does: forwards also gather what "
+         "running statistics are updated with, once for each mini-batch.";
+}
+
 }  // namespace gpipe::balance

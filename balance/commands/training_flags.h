@@ -31,6 +31,8 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
 
 // For --help: lists the names.
 std::string schedule_help();
+// For --help, of --deferred_batch_norm.
+std::string deferred_batch_norm_help();
 
 }  // namespace gpipe::balance
 

@@ -49,4 +49,11 @@ AutocastGuard::~AutocastGuard() {
   at::autocast::set_autocast_dtype(device_, type_);
 }
 
+WithoutAutocast::WithoutAutocast(c10::DeviceType device)
+    : device_(device), enabled_(at::autocast::is_autocast_enabled(device)) {
+  at::autocast::set_autocast_enabled(device, false);
+}
+
+WithoutAutocast::~WithoutAutocast() { at::autocast::set_autocast_enabled(device_, enabled_); }
+
 }  // namespace gpipe::balance

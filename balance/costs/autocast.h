@@ -36,6 +36,19 @@ class AutocastGuard {
   c10::ScalarType type_ = c10::ScalarType::Undefined;
 };
 
+// While it lives, autocast is off on this thread for devices of that type.
+class WithoutAutocast {
+ public:
+  explicit WithoutAutocast(c10::DeviceType device);
+  ~WithoutAutocast();
+  WithoutAutocast(const WithoutAutocast&) = delete;
+  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
+
+ private:
+  c10::DeviceType device_;
+  bool enabled_;
+};
+
 }  // namespace gpipe::balance
 
 #endif  // BALANCE_COSTS_AUTOCAST_H_

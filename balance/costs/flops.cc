@@ -21,6 +21,7 @@
 #include "balance/costs/model_guard.h"
 #include "balance/costs/profiler.h"
 #include "gpipe/internal/layer_runs/layer_runs.h"
+#include "gpipe/internal/operators/gathering.h"
 #include "interception/recorded_inputs.h"
 #include "meta/meta_autocast.h"
 #include "meta/meta_devices.h"
@@ -129,6 +130,7 @@ class Counter {
     Product product;
     double input_bytes = 0;
     bool has_inputs = false;
+    bool gathers = false;  // inside of a norm
   };
 
   static Counter*& current() {
@@ -139,9 +141,16 @@ class Counter {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     Counter& counter = *current();
     auto op = std::make_unique<Operator>();
-    if (counter.depth_++ == 0) {
+    // A cast is a view by its schema; what copies is inside of it. Beside operators there are
+    // marks.
+    op->gathers = internal::GatheringScope::is_open() && function.operator_schema().has_value() &&
+                  !is_view(function);
+    const bool is_outermost = counter.depth_++ == 0;
+    if (is_outermost) {
       counter.flops_of_products_ = 0;
       counter.has_weight_ = true;
+    }
+    if (is_outermost || (op->gathers && counter.gathering_++ == 0)) {
       for (const c10::IValue& input : internal::recorded_inputs(function)) {
         for_each_tensor(input, [&](const at::Tensor& tensor) {
           op->input_bytes += bytes_of(tensor);
@@ -174,11 +183,14 @@ class Counter {
       counter.flops_of_products_ += op->product.flops + op->product.per_output * outputs;
       counter.has_weight_ = counter.has_weight_ && op->product.has_weight;
     }
-    if (--counter.depth_ > 0 || counter.work_ == nullptr) return;
-    const bool product = counter.flops_of_products_ > 0;
+    const bool gathered = op->gathers && --counter.gathering_ == 0;
+    if (--counter.depth_ > 0 && !gathered) return;
+    if (counter.work_ == nullptr) return;
+    const bool product = !gathered && counter.flops_of_products_ > 0;
     if (!product && (!op->has_inputs || is_view(function))) return;
     add(counter.work_->forward, product ? counter.flops_of_products_ : outputs,
         op->input_bytes + output_bytes, 1);
+    if (gathered) return;  // it has no backward
     const double times = product ? 2 : 1;
     add(counter.work_->backward, times * (product ? counter.flops_of_products_ : outputs),
         times * (op->input_bytes + output_bytes), times);
@@ -196,7 +208,8 @@ class Counter {
   at::CallbackHandle handle_ = 0;
   LayerWork* work_ = nullptr;
   int depth_ = 0;
-  int products_ = 0;  // that are running
+  int gathering_ = 0;  // those that gather among them
+  int products_ = 0;   // that are running
   double flops_of_products_ = 0;
   bool has_weight_ = true;  // each of them
 };
@@ -219,10 +232,12 @@ void install_meta() {
 
 // After profile() has checked the arguments.
 std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample,
-                             const std::vector<int64_t>& shared_inputs) {
+                             const std::vector<int64_t>& shared_inputs,
+                             bool deferred_batch_norm = false) {
   const c10::Device device = device_of(model, sample);
   // On the calling thread, on which the counter is.
-  internal::LayerRuns runs(model, device, /*cpu_threads=*/0);
+  internal::LayerRuns runs(model, device, /*cpu_threads=*/0, internal::pieces_of(model),
+                           deferred_batch_norm);
   const ModelGuard guard(*model, device);
   model->train();
   Tensors inputs;
@@ -274,7 +289,8 @@ std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& 
 }
 
 Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sample,
-                        const NominalDevice& device, const std::vector<int64_t>& shared_inputs) {
+                        const NominalDevice& device, const std::vector<int64_t>& shared_inputs,
+                        bool deferred_batch_norm) {
   check_speed("flops_per_second", device.flops_per_second);
   check_speed("bytes_per_second", device.bytes_per_second);
   TORCH_CHECK_VALUE(std::isfinite(device.seconds_per_operator) && device.seconds_per_operator >= 0,
@@ -292,9 +308,11 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
   }
   install_meta();
   const MetaAutocastScope autocast(device.type);
-  Profile result = profile(model, sample, ProfileOptions().shared_inputs(shared_inputs));
+  Profile result = profile(
+      model, sample,
+      ProfileOptions().shared_inputs(shared_inputs).deferred_batch_norm(deferred_batch_norm));
   result.device = "nominal, from FLOPs";
-  const std::vector<LayerWork> work = count(model, sample, shared_inputs);
+  const std::vector<LayerWork> work = count(model, sample, shared_inputs, deferred_batch_norm);
   for (size_t k = 0; k < work.size(); ++k) {
     result.layers[k].forward = device.seconds(work[k].forward);
     result.layers[k].backward = device.seconds(work[k].backward);

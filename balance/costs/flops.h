@@ -71,13 +71,15 @@ struct NominalDevice {
 
 // The profile of a model on the meta device: bytes as profile() has them
 // (balance/costs/profiler.h), and as times what `device` takes for the layers' work.
-// `Profile::device` is "nominal, from FLOPs".
+// `Profile::device` is "nominal, from FLOPs". Deferred batch norms' forwards have the operators in
+// them that gather moments, as on an accelerator.
 //
 // Throws as flops() does, and c10::ValueError for a model that is not on the meta device and for a
 // speed that is not above 0.
 Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sample,
                         const NominalDevice& device = {},
-                        const std::vector<int64_t>& shared_inputs = {});
+                        const std::vector<int64_t>& shared_inputs = {},
+                        bool deferred_batch_norm = false);
 
 }  // namespace gpipe::balance
 

@@ -145,6 +145,31 @@ TEST(ProfileOnMeta, HasTimesOfTheNominalDevice) {
   EXPECT_GT(profile.layers[0].backward, profile.layers[0].forward);
 }
 
+// On an accelerator: a copy in double, variance and mean, a product.
+TEST(ProfileOnMeta, CountsWhatDeferredBatchNormsGather) {
+  const nn::Sequential model =
+      on_meta([] { return nn::Sequential(nn::Linear(10, 20), nn::BatchNorm1d(20)); });
+  NominalDevice device;
+  device.flops_per_second = device.bytes_per_second = 1e30;
+  device.seconds_per_operator = 1;
+  const auto of = [&](bool deferred) {
+    return profile_on_meta(model, {at::empty({7, 10}, on_meta())}, device, {}, deferred);
+  };
+  Profile plain = of(false);
+  Profile deferred = of(true);
+  EXPECT_TRUE(deferred.deferred_batch_norm);
+  EXPECT_DOUBLE_EQ(deferred.layers[0].forward, plain.layers[0].forward);
+  EXPECT_DOUBLE_EQ(deferred.layers[1].forward, plain.layers[1].forward + 3);
+  EXPECT_DOUBLE_EQ(deferred.layers[1].backward, plain.layers[1].backward);
+  device = NominalDevice{1e30, 1, 0};
+  plain = of(false);
+  deferred = of(true);
+  const double copy = 7 * 20 * 8;
+  const double channels = 20 * 8;
+  EXPECT_NEAR(deferred.layers[1].forward - plain.layers[1].forward,
+              copy / 2 + copy + copy + 2 * channels + 2 * channels, 1e-6);
+}
+
 TEST(ProfileOnMeta, RefusesOtherDevicesAndSpeeds) {
   const nn::Sequential on_cpu(nn::Linear(2, 2));
   EXPECT_THAT(

@@ -103,6 +103,8 @@ Profile between(const Profile& low, const Profile& high, int64_t rows) {
   }
   Profile result = low;
   result.autocast = common(low.autocast, high.autocast, "under different guards of autocast");
+  (void)common(std::optional(low.deferred_batch_norm), std::optional(high.deferred_batch_norm),
+               "one with deferred batch norms, one without");
   result.shared_inputs =
       common(low.shared_inputs, high.shared_inputs, "with different shared inputs");
   mix_into(result, high,

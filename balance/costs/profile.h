@@ -71,6 +71,9 @@ struct Profile {
   // What autocast casts to where the layers ran ("bfloat16", "float16"). Empty: it was not enabled.
   // None: not known, as in files that are older.
   std::optional<std::string> autocast = std::string();
+  // Whether batch norms were deferred (GPipeOptions::deferred_batch_norm), as forwards then also
+  // gather moments. They were not in files that do not say it.
+  bool deferred_batch_norm = false;
   int64_t batch_rows = 0;  // rows of the micro-batch
   // Bytes of the micro-batch that enters the first layer. Inputs that all micro-batches share
   // (ProfileOptions::shared_inputs) are not in it: they are there once, however many are in flight.
@@ -90,8 +93,8 @@ Profile in_proportion(const Profile& profile, int64_t rows);
 // The same between two profiles of the same layers, linear in the rows. What one of them has no
 // measured halves for has none, and a guard of autocast or shared inputs that one of them does not
 // know are not known. Throws std::invalid_argument for profiles of other layers, of other guards of
-// autocast or of other shared inputs, unless low has fewer rows than high, and for less than 0
-// rows.
+// autocast or of other shared inputs, for one alone with deferred batch norms, unless low has fewer
+// rows than high, and for less than 0 rows.
 Profile between(const Profile& low, const Profile& high, int64_t rows);
 
 }  // namespace gpipe::balance

@@ -46,6 +46,13 @@ std::string under_autocast(const std::string& autocast) {
   return autocast.empty() ? "without autocast" : "under autocast to " + autocast;
 }
 
+std::string training_terms(const std::string& autocast, bool deferred_batch_norm) {
+  std::string text;
+  if (!autocast.empty()) text += ", " + under_autocast(autocast);
+  if (deferred_batch_norm) text += ", batch norms deferred";
+  return text;
+}
+
 void check_profile(const Profile& profile, const std::string& prefix) {
   const Checks checks(prefix);
   if (profile.layers.empty()) checks.fail("layers is empty, expected at least one layer");

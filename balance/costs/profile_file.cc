@@ -51,6 +51,11 @@ class Fields {
     if (!value.is_string()) refuse(name, value, "a text");
     return value.get<std::string>();
   }
+  bool flag(const char* name) const {
+    const Json& value = get(name);
+    if (!value.is_boolean()) refuse(name, value, "true or false");
+    return value.get<bool>();
+  }
   double number(const char* name) const {
     const Json& value = get(name);
     if (!value.is_number()) refuse(name, value, "a number");
@@ -119,6 +124,7 @@ std::string to_json(const SavedProfile& saved) {
                {"device", profile.device},  {"batch_rows", profile.batch_rows},
                {"input", profile.input}};
   if (profile.autocast && !profile.autocast->empty()) json["autocast"] = *profile.autocast;
+  if (profile.deferred_batch_norm) json["deferred_batch_norm"] = true;
   Json& layers = json["layers"] = Json::array();
   for (const LayerProfile& layer : profile.layers) {
     layers.push_back({{"name", layer.name},
@@ -173,6 +179,8 @@ SavedProfile profile_from_json(const std::string& text, const std::string& file)
   } else if (version == 1) {
     saved.profile.autocast.reset();
   }
+  saved.profile.deferred_batch_norm =
+      fields.has("deferred_batch_norm") && fields.flag("deferred_batch_norm");
   saved.profile.batch_rows = fields.count("batch_rows");
   saved.profile.input = fields.count("input");
   for (const Json& layer : fields.list("layers")) {

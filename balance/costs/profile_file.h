@@ -8,8 +8,9 @@
 //    "skips": [{"from": 0, "to": 7, "bytes": 37748736}],
 //    "shared_inputs": []}
 //
-// "autocast": "bfloat16" is there only where it was enabled. Files of version 1 have neither, and
-// are still read: then shared inputs and autocast are unknown.
+// "autocast": "bfloat16" is there only where it was enabled, "deferred_batch_norm": true only where
+// batch norms were deferred. Files of version 1 say
+// neither autocast nor shared inputs, and are still read: then both are unknown.
 //
 // The last three of a layer are of a backward that is split. They are missing together in files
 // that are older than that: split_backward() (balance/costs/profile.h) says what is taken instead.

@@ -27,6 +27,7 @@ SavedProfile sample() {
   saved.model = "unet:5,64";
   saved.profile.device = "a \"processor\"";
   saved.profile.autocast = "bfloat16";
+  saved.profile.deferred_batch_norm = true;
   saved.profile.batch_rows = 4;
   saved.profile.input = 1024;
   saved.profile.layers = {{"conv", 0.1, 1.0 / 3, 8, 1, 2, 3, 512}, {"1", 1e-9, 0, 0, 0, 0, 0, 64}};
@@ -40,6 +41,7 @@ void expect_same(const SavedProfile& a, const SavedProfile& b) {
   EXPECT_EQ(a.model, b.model);
   EXPECT_EQ(a.profile.device, b.profile.device);
   EXPECT_EQ(a.profile.autocast, b.profile.autocast);
+  EXPECT_EQ(a.profile.deferred_batch_norm, b.profile.deferred_batch_norm);
   EXPECT_EQ(a.profile.batch_rows, b.profile.batch_rows);
   EXPECT_EQ(a.profile.input, b.profile.input);
   EXPECT_EQ(a.profile.shared_inputs, b.profile.shared_inputs);
@@ -104,6 +106,13 @@ TEST(ProfileFile, FilesOfVersionOneDoNotSayHowTheyWereMade) {
   EXPECT_FALSE(read.profile.shared_inputs);
   EXPECT_FALSE(read.profile.autocast);
   EXPECT_FALSE(profile_from_json(to_json(read), "f").profile.autocast) << "nor once more";
+  EXPECT_FALSE(
+      profile_from_json(changed([](Json& json) { json.erase("deferred_batch_norm"); }), "f")
+          .profile.deferred_batch_norm);
+  EXPECT_THAT(
+      [&] { profile_from_json(changed([](Json& json) { json["deferred_batch_norm"] = 1; }), "f"); },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("deferred_batch_norm is 1, expected true or false")));
   EXPECT_EQ(
       profile_from_json(changed([](Json& json) { json.erase("autocast"); }), "f").profile.autocast,
       "")

@@ -84,6 +84,12 @@ TEST(Profile, OnlyProfilesThatWereMadeAlikeAreMixed) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("guards of autocast")));
   high.autocast.reset();
   EXPECT_EQ(between(low, high, 7).autocast, std::nullopt);
+  high.deferred_batch_norm = true;
+  EXPECT_THAT([&] { between(low, high, 7); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("deferred batch norms")));
+  low.deferred_batch_norm = true;
+  EXPECT_TRUE(between(low, high, 7).deferred_batch_norm);
+  EXPECT_TRUE(in_proportion(low, 7).deferred_batch_norm);
   high.shared_inputs->push_back(2);
   EXPECT_THAT([&] { between(low, high, 7); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("shared inputs")));

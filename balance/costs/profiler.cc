@@ -146,7 +146,8 @@ class Subject {
         shared_(options.shared_inputs()),
         rows_(rows_of(sample, options.micro_batch_rows(), shared_)),
         device_(prepared(device_of(model, sample))),
-        runs_(model, device_, cpu_threads, pieces_of(model, options.keep_together())),
+        runs_(model, device_, cpu_threads, pieces_of(model, options.keep_together()),
+              options.deferred_batch_norm()),
         guard_(*model_, device_) {
     for (const at::Tensor& tensor : first_rows(sample, rows_, shared_)) {
       sample_.push_back(tensor.defined() ? tensor.detach() : tensor);
@@ -458,6 +459,7 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   result.device = name_of(subject.device());
   result.autocast = autocast_name(subject.device().is_meta() ? *MetaAutocastScope::type()
                                                              : subject.device().type());
+  result.deferred_batch_norm = options.deferred_batch_norm();
   result.batch_rows = subject.rows();
   const Tensors inputs = subject.inputs();
   for (size_t k = 0; k < inputs.size(); ++k) {

@@ -88,6 +88,9 @@ struct TimeOptions {
   // Layers of which no two neighbors may be separated. Default: none.
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
 
+  // As in GPipeOptions: forwards then also gather what the running statistics are updated with.
+  TORCH_ARG(bool, deferred_batch_norm) = false;
+
   // The rest is for balance_by_time().
 
   // Whether partitions will recompute (Checkpoint::kAlways, and kExceptLast nearly so): a layer's
@@ -142,6 +145,9 @@ struct SizeOptions {
 
   // Layers of which no two neighbors may be separated. Default: none.
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
+
+  // As in TimeOptions.
+  TORCH_ARG(bool, deferred_batch_norm) = false;
 };
 
 // The bytes of each layer: parameters x param_scale + kept x chunks, where `kept` is what the layer
@@ -170,6 +176,7 @@ struct ProfileOptions {
   TORCH_ARG(int64_t, cpu_threads) = 0;
   TORCH_ARG(TimeProgressFn, progress) = nullptr;
   TORCH_ARG(std::vector<LayerRange>, keep_together) = {};
+  TORCH_ARG(bool, deferred_batch_norm) = false;
 
   // Called when a layer has run, forward or backward, in every pass, by one thread at a time. What
   // it throws ends the profile, so it can look for Ctrl-C. Default: none.

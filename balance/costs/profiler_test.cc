@@ -472,6 +472,28 @@ TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   }
 }
 
+// The moments of a micro-batch, in double, are there until the mini-batch's end, and the graph keeps
+// what the norm got in the place of its running statistics.
+TEST(ProfileAll, DeferredBatchNormsGatherMoments) {
+  constexpr int64_t kChannels = 1000;
+  nn::Sequential model(nn::Linear(8, kChannels), nn::BatchNorm1d(kChannels), nn::Tanh());
+  const Tensor sample = torch::rand({16, 8});
+  const auto of = [&](bool deferred) {
+    return profile(model, sample, ProfileOptions().timeout(1e-9).deferred_batch_norm(deferred));
+  };
+  const Profile plain = of(false);
+  const Profile deferred = of(true);
+  EXPECT_FALSE(plain.deferred_batch_norm);
+  EXPECT_TRUE(deferred.deferred_batch_norm);
+  constexpr int64_t kMore = 2 * kChannels * (sizeof(double) + sizeof(float));
+  EXPECT_EQ(deferred.layers[1].kept - plain.layers[1].kept, kMore);
+  EXPECT_EQ(deferred.layers[0].kept, plain.layers[0].kept);
+  EXPECT_EQ(model->named_buffers()["1.num_batches_tracked"].item<int64_t>(), 0) << "as before";
+  const std::vector<int64_t> sizes =
+      profile_sizes(model, sample, SizeOptions().deferred_batch_norm(true));
+  EXPECT_EQ(sizes[1] - profile_sizes(model, sample)[1], kMore);
+}
+
 TEST(ProfileSizes, OfAModelThatFitsNoMachine) {
   nn::Sequential model = [] {
     MetaScope meta;

@@ -102,6 +102,7 @@ class Planner {
     plan_.device_of_stage = devices_;
     plan_.device_type = options.device_type();
     plan_.autocast = autocast_name(options.device_type());
+    plan_.deferred_batch_norm = options.deferred_batch_norm();
     plan_.devices.resize(1 + *std::max_element(devices_.begin(), devices_.end()));
     add_model();
   }
@@ -235,6 +236,8 @@ class Planner {
   void update(MemoryRecorder& recorder) {
     recorder.begin_optimizer();
     if (!options_.optimizer()) return;
+    // The caller's guard is around the step alone.
+    const WithoutAutocast outside(options_.device_type());
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
         // Some make their state at once (Adagrad): on the stage's device, too.

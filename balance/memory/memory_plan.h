@@ -12,6 +12,7 @@
 // operators make it uncertain (docs/design/meta.md).
 //
 // Autocast holds as in a real step: the caller's guard, or a layer's own, for that type of devices.
+// The optimizer is planned outside of the caller's guard, where training loops have it.
 #ifndef BALANCE_MEMORY_MEMORY_PLAN_H_
 #define BALANCE_MEMORY_MEMORY_PLAN_H_
 
@@ -96,6 +97,7 @@ struct MemoryPlan {
   c10::DeviceType device_type = c10::kCUDA;  // as given
   // What autocast casts to in the caller's guard ("bfloat16", "float16"). Empty: not enabled.
   std::string autocast;
+  bool deferred_batch_norm = false;    // as given
   std::vector<Uncertainty> uncertain;  // what operators that ran make it
   int64_t parameters = 0;              // their number, in the whole model
   std::vector<DeviceMemory> devices;

@@ -375,6 +375,7 @@ MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options, bool
                         .devices(std::vector<c10::Device>(stages, c10::Device(c10::kCPU)))
                         .chunks(options.chunks())
                         .checkpoint(options.checkpoint())
+                        .deferred_batch_norm(options.deferred_batch_norm())
                         .cpu_threads_per_stage(1));
   const Schedule schedule = options.schedule()(stages, options.chunks());
   MemoryRecorder recorder(c10::kCPU, schedule, std::vector<int32_t>(stages, 0));
@@ -494,11 +495,13 @@ struct MixedImpl : nn::Module {
 TORCH_MODULE(Mixed);
 
 // Planned / counted bytes, of two stages on one device.
-double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerator& schedule) {
+double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerator& schedule,
+                          bool deferred_batch_norm = false) {
   const auto options = MemoryPlanOptions(c.balance)
                            .chunks(4)
                            .checkpoint(mode)
                            .schedule(schedule)
+                           .deferred_batch_norm(deferred_batch_norm)
                            .device_of_stage({0, 0})
                            .device_type(c10::kCPU)
                            .optimizer(parse_optimizer("momentum"));
@@ -506,6 +509,27 @@ double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerato
       memory_plan(on_meta(c.make), {at::empty(c.input, on_meta())}, {}, &squares, options);
   const auto counted = static_cast<double>(peaks(counted_on_cpu(c, options))[0].bytes);
   return static_cast<double>(plan.devices[0].peak.bytes) / counted;
+}
+
+TEST(MemoryPlan, WithDeferredBatchNormsIsWithinOnePercentOfWhatARealRunTakes) {
+  at::set_num_threads(1);
+  std::vector<Case> all = cases();
+  all.resize(3);  // those with norms
+  const auto norms = [] {
+    nn::Sequential model;
+    for (int k = 0; k < 4; ++k) model->push_back(nn::BatchNorm2d(64));
+    return model;
+  };
+  all.push_back({"norms", norms, {16, 64, 16, 16}, {2, 2}});
+  for (const Case& c : all) {
+    for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
+      for (const ScheduleGenerator& schedule :
+           {ScheduleGenerator(&Schedule::one_f_one_b), ScheduleGenerator(&Schedule::gpipe)}) {
+        EXPECT_NEAR(planned_to_counted(c, mode, schedule, true), 1, 0.01)
+            << c.name << ", mode " << to_text(mode);
+      }
+    }
+  }
 }
 
 TEST(MemoryPlan, UnderAutocastIsWithinTwoPercentOfWhatARealRunTakes) {
@@ -565,6 +589,33 @@ TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
   EXPECT_LT(plain.devices[0].peak.bytes, half.devices[0].parameters + 3 * 8 * kCopy);
   EXPECT_EQ(plan(c10::kCPU).autocast, "");
   EXPECT_EQ(plan(c10::kCPU).devices[0].peak.bytes, plain.devices[0].peak.bytes);
+}
+
+// One that multiplies matrices keeps products in the parameters' type, as it steps outside.
+TEST(MemoryPlan, AnOptimizerStepsOutsideOfTheGuard) {
+  struct Products : torch::optim::SGD {
+    explicit Products(std::vector<at::Tensor> parameters)
+        : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)) {
+      products.push_back(product());
+    }
+    at::Tensor product() { return at::mm(first(), first()); }
+    at::Tensor first() { return param_groups()[0].params()[0].detach(); }
+    at::Tensor step(LossClosure) override {
+      products.push_back(product());
+      return {};
+    }
+    std::vector<at::Tensor> products;
+  };
+  const nn::Sequential model = on_meta([] { return linears(1, 512); });
+  const testing::AutocastScope autocast(c10::kCUDA, at::kBFloat16);
+  const MemoryPlan plan =
+      memory_plan(model, {at::empty({8, 512}, on_meta())}, {}, &squares,
+                  MemoryPlanOptions({1}).optimizer([](std::vector<at::Tensor> parameters) {
+                    return std::unique_ptr<torch::optim::Optimizer>(
+                        std::make_unique<Products>(std::move(parameters)));
+                  }));
+  EXPECT_EQ(plan.autocast, "bfloat16");
+  EXPECT_EQ(plan.devices[0].optimizer_state, (1 + 2) * 512 * 512 * sizeof(float));
 }
 
 TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {

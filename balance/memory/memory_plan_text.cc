@@ -83,10 +83,9 @@ std::string to_text(const MemoryPlan& plan) {
                                   "what LibTorch's allocator for CUDA would hold at most, without "
                                   "cuDNN's workspaces."),
                      80, 0, 0);
-  text += command::wrap(
-      absl::StrCat("Planned for ", device_text(plan), plan.autocast.empty() ? "" : ", ",
-                   plan.autocast.empty() ? "" : under_autocast(plan.autocast), "."),
-      80, 0, 0);
+  text += command::wrap(absl::StrCat("Planned for ", device_text(plan),
+                                     training_terms(plan.autocast, plan.deferred_batch_norm), "."),
+                        80, 0, 0);
   for (const Uncertainty& each : plan.uncertain) {
     text += command::wrap("Uncertain by " + each.operators + ": " +
                               (each.range ? absl::StrFormat("real steps took %.2f to %.2f of it",

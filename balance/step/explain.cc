@@ -386,6 +386,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   Explanation result;
   result.device = profile.device;
   result.autocast = profile.autocast.value_or("");
+  result.deferred_batch_norm = profile.deferred_batch_norm;
   result.batch_rows = profile.batch_rows;
   result.chunks = options.chunks;
   result.cores = options.cores;

@@ -84,9 +84,10 @@ struct WorkerExplanation {
 };
 
 struct Explanation {
-  std::string device;      // the profile's
-  std::string autocast;    // the profile's
-  int64_t batch_rows = 0;  // of a micro-batch
+  std::string device;                // the profile's
+  std::string autocast;              // the profile's
+  bool deferred_batch_norm = false;  // the profile's
+  int64_t batch_rows = 0;            // of a micro-batch
   int64_t chunks = 0;
   int64_t cores = 0;  // how many partitions can compute at once; 0: all
   std::vector<PartitionExplanation> partitions;

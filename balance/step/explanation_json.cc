@@ -19,6 +19,7 @@ nlohmann::ordered_json as_json(const Explanation& explanation) {
                {"splits", explanation.splits},
                {"halves_measured", explanation.halves_measured}};
   if (!explanation.autocast.empty()) json["autocast"] = explanation.autocast;
+  if (explanation.deferred_batch_norm) json["deferred_batch_norm"] = true;
   Json& partitions = json["partitions"] = Json::array();
   for (const PartitionExplanation& partition : explanation.partitions) {
     partitions.push_back({{"first_layer", partition.layers.first},

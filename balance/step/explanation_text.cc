@@ -82,7 +82,7 @@ std::string to_text(const Explanation& explanation) {
          command::wrap(
              absl::StrFormat(
                  "Profiled on: %s%s; %s at once.", text::shown(explanation.device),
-                 explanation.autocast.empty() ? "" : ", " + under_autocast(explanation.autocast),
+                 training_terms(explanation.autocast, explanation.deferred_batch_norm),
                  all ? "all partitions compute"
                      : counted(explanation.cores, "partition computes", "partitions compute")),
              kColumns, 0, 2);

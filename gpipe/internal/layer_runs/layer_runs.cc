@@ -104,10 +104,11 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
 }
 
 LayerRuns::LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
-                     std::vector<int64_t> pieces)
+                     std::vector<int64_t> pieces, bool defers_batch_norm)
     : model_(model),
       device_(device),
       pieces_(checked(model, pieces)),
+      defers_batch_norm_(defers_batch_norm),
       layout_(skip::Layout::inspect(model, pieces_)),
       schedule_(one_worker(static_cast<int64_t>(pieces_.size()), {ActionKind::kBackward})),
       split_schedule_(one_worker(static_cast<int64_t>(pieces_.size()),
@@ -181,6 +182,7 @@ void LayerRuns::run(const Tensors& inputs, const std::vector<int64_t>& shared,
   terms.shared_inputs = shared;
   const std::unique_ptr<Pass> pass = make_pass(*pipeline_, std::move(terms));
   pass->keep_outputs = false;
+  pass->plan.defer_batch_norm = defers_batch_norm_;
 
   // The last stage's actions include the loss. The layers' part of the forward ends where the loss
   // begins, and their part of the backward begins where the loss ends.

@@ -71,9 +71,9 @@ class LayerRuns {
   };
 
   // `cpu_threads`: the intra-op threads of a layer on the CPU; 0: the calling thread's number.
-  // `pieces`: pieces_of(model), or fewer cuts.
+  // `pieces`: pieces_of(model), or fewer cuts. `defers_batch_norm`: as in GPipeOptions.
   LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads,
-            std::vector<int64_t> pieces);
+            std::vector<int64_t> pieces, bool defers_batch_norm = false);
   LayerRuns(const torch::nn::Sequential& model, c10::Device device, int64_t cpu_threads)
       : LayerRuns(model, device, cpu_threads, pieces_of(model)) {}
   ~LayerRuns();
@@ -99,6 +99,7 @@ class LayerRuns {
   torch::nn::Sequential model_;
   c10::Device device_;
   std::vector<int64_t> pieces_;
+  bool defers_batch_norm_;
   skip::Layout layout_;
   Schedule schedule_;
   Schedule split_schedule_;

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gpipe/internal/operators/gathering.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "interception/interception.h"
 
@@ -221,10 +222,9 @@ class UpdateKernel : public c10::OperatorKernel {
       statistics.modes.emplace();
       // LibTorch's instance norm makes an update even of no rows: of values that are not numbers.
       statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
-    } else if (by_instance_) {
-      gather_instances(input, statistics);
     } else {
-      gather(input, statistics);
+      const GatheringScope gathering;
+      by_instance_ ? gather_instances(input, statistics) : gather(input, statistics);
     }
     scope->update(std::move(statistics));
   }
