@@ -82,6 +82,26 @@ struct RotaryOptions {
   }
 };
 
+// A mixture of experts in the place of an MLP: each token goes through those experts that a router
+// gives it, and gets their weighted sum (Shazeer et al., "Outrageously Large Neural Networks",
+// 2017). A value type.
+struct ExpertOptions {
+  TORCH_ARG(int64_t, count) = 0;  // of experts, at most 4096; 0: there are none
+  TORCH_ARG(int64_t, per_token) = 2;
+  // The width within an expert. Default: 0, TransformerOptions::intermediate_size.
+  TORCH_ARG(int64_t, size) = 0;
+  // The width within a further expert for all tokens, times the sigmoid of a product (Qwen 1.5).
+  // Default: 0, there is none.
+  TORCH_ARG(int64_t, shared_size) = 0;
+  // The weights of a token's experts are divided by their sum. Default: true.
+  TORCH_ARG(bool, weights_sum_to_one) = true;
+  // These weights stay in float32, and what an expert gives is rounded once it is multiplied
+  // (Mixtral). Default: false.
+  TORCH_ARG(bool, float32_weights) = false;
+  // What balance_loss (models/balance_loss.h) is multiplied with in training. Default: 0.001.
+  TORCH_ARG(double, balance_factor) = 0.001;
+};
+
 // What may differ from layer to layer. A value type.
 struct LayerKind {
   // A token looks at itself and the window - 1 tokens before it. Default: 0, at all before it.
@@ -89,6 +109,8 @@ struct LayerKind {
   // Whether queries and keys are rotated by their positions. Default: true.
   TORCH_ARG(bool, rotates) = true;
   TORCH_ARG(RotaryOptions, rotary);
+  // Whether the block's MLP is the mixture of experts, if there is one. Default: true.
+  TORCH_ARG(bool, sparse) = true;
 };
 
 // A value type. The defaults are Llama's.
@@ -125,6 +147,11 @@ struct BlockOptions {
   TORCH_ARG(bool, gate_in_up) = false;
   TORCH_ARG(Activation, activation) = Activation::kSilu;
   TORCH_ARG(bool, mlp_bias) = false;
+  // For blocks whose kind is `sparse`. Default: no experts.
+  TORCH_ARG(ExpertOptions, experts);
+  // x + attention(norm(x)) + mlp(other_norm(x)): both see what the block is given (GPT-NeoX).
+  // Default: false, the MLP sees what attention has added.
+  TORCH_ARG(bool, parallel) = false;
 
   // What the embedding gives is multiplied with sqrt(hidden_size), rounded to float32 and to the
   // weight's type. Default: false.
@@ -142,6 +169,7 @@ struct BlockOptions {
   const LayerKind& kind_of(int64_t block) const {
     return kind_of_block_.empty() ? kinds_.front() : kinds_[kind_of_block_[block]];
   }
+  bool has_experts(int64_t block) const { return experts_.count() > 0 && kind_of(block).sparse(); }
 };
 
 }  // namespace gpipe::models

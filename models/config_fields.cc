@@ -63,6 +63,15 @@ void ConfigFields::whole(const char* name, int64_t* value, int64_t otherwise,
   }
 }
 
+void ConfigFields::size(const char* name, int64_t* value, int64_t otherwise,
+                        std::optional<int64_t> null) {
+  whole(name, value, otherwise, null);
+  const auto found = json_.find(name);
+  if (!reading_ || found == json_.end() || found->is_null() || *value > 0) return;
+  mistyped(name, *found,
+           null.has_value() ? "a positive whole number or null" : "a positive whole number");
+}
+
 void ConfigFields::number(const char* name, double* value, double otherwise,
                           std::optional<double> null) {
   if (!reading_) {

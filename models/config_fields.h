@@ -37,6 +37,10 @@ class ConfigFields {
 
   void whole(const char* name, int64_t* value, int64_t otherwise,
              std::optional<int64_t> null = std::nullopt);
+  // The same of a number that cannot be 0 or less where it is given. What a caller's `otherwise` or
+  // `null` stand for may be.
+  void size(const char* name, int64_t* value, int64_t otherwise,
+            std::optional<int64_t> null = std::nullopt);
   void number(const char* name, double* value, double otherwise,
               std::optional<double> null = std::nullopt);
   void flag(const char* name, bool* value, bool otherwise, std::optional<bool> null = std::nullopt);

@@ -26,17 +26,17 @@ enum class NullKvHeads : uint8_t { kRefused, kAsHeads };
 
 void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& otherwise,
            NullKvHeads null_kv_heads = NullKvHeads::kAsHeads) {
-  fields.whole("vocab_size", &options.vocab_size(), otherwise.vocabulary);
-  fields.whole("hidden_size", &options.hidden_size(), otherwise.hidden);
-  fields.whole("intermediate_size", &options.intermediate_size(), otherwise.inner);
+  fields.size("vocab_size", &options.vocab_size(), otherwise.vocabulary);
+  fields.size("hidden_size", &options.hidden_size(), otherwise.hidden);
+  fields.size("intermediate_size", &options.intermediate_size(), otherwise.inner);
   fields.whole("num_hidden_layers", &options.num_layers(), otherwise.layers);
-  fields.whole("num_attention_heads", &options.num_heads(), otherwise.heads);
+  fields.size("num_attention_heads", &options.num_heads(), otherwise.heads);
   if (null_kv_heads == NullKvHeads::kAsHeads) {
-    fields.whole("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads, /*null=*/0);
+    fields.size("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads, /*null=*/0);
   } else {
-    fields.whole("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads);
+    fields.size("num_key_value_heads", &options.num_kv_heads(), otherwise.kv_heads);
   }
-  fields.whole("max_position_embeddings", &options.max_positions(), otherwise.positions);
+  fields.size("max_position_embeddings", &options.max_positions(), otherwise.positions);
   fields.number(otherwise.epsilon_name, &options.norm_epsilon(), otherwise.epsilon);
   fields.number("initializer_range", &options.initializer_range(), otherwise.deviation);
   fields.flag("tie_word_embeddings", &options.tied(), otherwise.tied);
@@ -45,7 +45,7 @@ void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& other
 
 // A size of heads that need not be hidden_size / num_attention_heads.
 void head_size(ConfigFields& fields, TransformerOptions& options) {
-  fields.whole("head_dim", &options.head_size(), 0, /*null=*/0);
+  fields.size("head_dim", &options.head_size(), 0, /*null=*/0);
 }
 
 // The same for classes that have no such field, but look for it.
@@ -53,7 +53,7 @@ void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
   // What is being read is not checked yet, and may have no heads.
   if (fields.reading() ? fields.has("head_dim")
                        : options.size_of_head() * options.num_heads() != options.hidden_size()) {
-    fields.whole("head_dim", &options.head_size(), 0);
+    fields.size("head_dim", &options.head_size(), 0);
   }
 }
 
@@ -103,7 +103,9 @@ int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
   int64_t window = any_window(options.block());
   bool used = window > 0;
   fields.flag("use_sliding_window", &used, false);
-  fields.whole("sliding_window", &window, otherwise, /*null=*/0);
+  // Where none is used transformers writes null, 0, or what the file had.
+  if (!used && fields.reading()) fields.take("sliding_window");
+  if (used || !fields.reading()) fields.size("sliding_window", &window, otherwise, /*null=*/0);
   return used ? window : 0;
 }
 
@@ -123,6 +125,27 @@ std::vector<WeightName> gated_mlp() {
   return {{"layers.#.mlp.gate_proj", "block#_mlp.gate"},
           {"layers.#.mlp.up_proj", "block#_mlp.up"},
           {"layers.#.mlp.down_proj", "block#_mlp.down"}};
+}
+
+// Of Qwen, whose blocks with experts may alternate with others.
+std::vector<WeightName> expert_mlp() {
+  return {{"layers.#.mlp.experts.@.gate_proj", "block#_mlp.gate_up", WeightPart::kExpertGate},
+          {"layers.#.mlp.experts.@.up_proj", "block#_mlp.gate_up", WeightPart::kExpertUp},
+          {"layers.#.mlp.experts.@.down_proj", "block#_mlp.down", WeightPart::kExpert}};
+}
+
+std::vector<WeightName> fused_expert_mlp() {
+  return {{"layers.#.mlp.experts.gate_up_proj", "block#_mlp.gate_up", WeightPart::kAllExperts},
+          {"layers.#.mlp.experts.down_proj", "block#_mlp.down", WeightPart::kAllExperts}};
+}
+
+std::vector<WeightName> router() { return {{"layers.#.mlp.gate", "block#_mlp.router"}}; }
+
+std::vector<WeightName> shared_expert() {
+  return {{"layers.#.mlp.shared_expert.gate_proj", "block#_mlp.shared_gate"},
+          {"layers.#.mlp.shared_expert.up_proj", "block#_mlp.shared_up"},
+          {"layers.#.mlp.shared_expert.down_proj", "block#_mlp.shared_down"},
+          {"layers.#.mlp.shared_expert_gate", "block#_mlp.shared_router"}};
 }
 
 std::vector<WeightName> norms_before() {
@@ -151,15 +174,38 @@ std::vector<WeightName> llama_weights_with_head_norms() {
   return around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()), norms_before()));
 }
 
+std::vector<WeightName> mixtral_weights() {
+  return around(
+      plus(plus(llama_attention(),
+                {{"layers.#.block_sparse_moe.gate", "block#_mlp.router"},
+                 {"layers.#.block_sparse_moe.experts.@.w1", "block#_mlp.gate_up",
+                  WeightPart::kExpertGate},
+                 {"layers.#.block_sparse_moe.experts.@.w2", "block#_mlp.down", WeightPart::kExpert},
+                 {"layers.#.block_sparse_moe.experts.@.w3", "block#_mlp.gate_up",
+                  WeightPart::kExpertUp}}),
+           norms_before()));
+}
+
+// `attention`: what it has beside queries, keys, values and output. Blocks without experts have
+// another `down`, in the same place.
+std::vector<WeightName> qwen_expert_weights(const std::vector<WeightName>& attention,
+                                            const std::vector<WeightName>& experts,
+                                            const std::vector<WeightName>& shared) {
+  return around(
+      plus(plus(plus(plus(plus(plus(llama_attention(), attention), router()), experts), shared),
+                gated_mlp()),
+           norms_before()));
+}
+
 // --- GPT-2
 
 void gpt2_sizes(ConfigFields& fields, TransformerOptions& options) {
-  fields.whole("vocab_size", &options.vocab_size(), 50257);
-  fields.whole("n_positions", &options.max_positions(), 1024);
+  fields.size("vocab_size", &options.vocab_size(), 50257);
+  fields.size("n_positions", &options.max_positions(), 1024);
   fields.whole("n_layer", &options.num_layers(), 12);
-  fields.whole("n_embd", &options.hidden_size(), 768);
-  fields.whole("n_head", &options.num_heads(), 12);
-  fields.whole("n_inner", &options.intermediate_size(), 0, /*null=*/0);
+  fields.size("n_embd", &options.hidden_size(), 768);
+  fields.size("n_head", &options.num_heads(), 12);
+  fields.size("n_inner", &options.intermediate_size(), 0, /*null=*/0);
   fields.flag("tie_word_embeddings", &options.tied(), true);
   fields.number("layer_norm_epsilon", &options.norm_epsilon(), 1e-5);
   fields.number("initializer_range", &options.initializer_range(), 0.02);
@@ -233,6 +279,93 @@ void mistral(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
 }
 
+// --- mixtures of experts
+
+void expert_fields(ConfigFields& fields, ExpertOptions& experts, const char* count_name,
+                   int64_t count, int64_t per_token) {
+  fields.whole(count_name, &experts.count(), count);
+  fields.size("num_experts_per_tok", &experts.per_token(), per_token);
+  fields.number("router_aux_loss_coef", &experts.balance_factor(), 0.001);
+}
+
+void mixtral(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {32000, 4096, 14336, 32, 32, 8, 4096 * 32, 1e-5}, NullKvHeads::kRefused);
+  head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  window_field(fields, options, 0);
+  ExpertOptions& experts = options.block().experts();
+  expert_fields(fields, experts, "num_local_experts", 8, 2);
+  if (experts.count() < 1) refuse_config("num_local_experts must be positive");
+  experts.float32_weights(true);
+  fields.expect("router_jitter_noise", {0});
+  RotaryDefaults rotary;
+  rotary.theta = 1e6;
+  rotary_fields(fields, options, rotary);
+}
+
+// Which blocks have experts: those that are not listed, of each `decoder_sparse_step` the last.
+void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
+  const BlockOptions& block = options.block();
+  int64_t step = 1;
+  fields.whole("decoder_sparse_step", &step, 1);
+  if (!fields.reading()) {
+    ConfigFields::Json dense = ConfigFields::Json::array();
+    for (int64_t i = 0; i < options.num_layers(); ++i) {
+      if (!block.kind_of(i).sparse()) dense.push_back(i);
+    }
+    fields.put("mlp_only_layers", dense);
+    return;
+  }
+  if (step < 1) refuse_config(absl::StrCat("decoder_sparse_step must be positive, got ", step));
+  const ConfigFields::Json dense = fields.take("mlp_only_layers");
+  if (!dense.is_null() && !dense.is_array()) {
+    refuse_config(absl::StrCat("mlp_only_layers must be a list, got ", shown(dense)));
+  }
+  sparse_layers(options, [&](int64_t i) {
+    return (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
+  });
+}
+
+void qwen_expert_fields(ConfigFields& fields, TransformerOptions& options, int64_t count,
+                        int64_t per_token, int64_t size) {
+  ExpertOptions& experts = options.block().experts();
+  expert_fields(fields, experts, "num_experts", count, per_token);
+  fields.size("moe_intermediate_size", &experts.size(), size);
+  fields.flag("norm_topk_prob", &experts.weights_sum_to_one(), false);
+  sparse_fields(fields, options);
+}
+
+void qwen3_moe(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {151936, 2048, 6144, 24, 32, 4, 32768}, NullKvHeads::kRefused);
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  attention_bias(fields, options);
+  options.block().head_norm(HeadNorm::kEachHead);
+  qwen_expert_fields(fields, options, 128, 8, 768);
+  const int64_t window = switched_window(fields, options, 4096);
+  for (LayerKind& kind : options.block().kinds()) {
+    if (fields.reading()) kind.window(window);
+  }
+  rotary_fields(fields, options);
+  // Files have it, the class does not.
+  fields.ignore({"max_window_layers"});
+}
+
+void qwen2_moe(ConfigFields& fields, TransformerOptions& options) {
+  sizes(fields, options, {151936, 2048, 5632, 24, 16, 16, 32768}, NullKvHeads::kRefused);
+  unlisted_head_size(fields, options);
+  activation(fields, options, "hidden_act", "silu");
+  fields.flag("qkv_bias", &options.block().qkv_bias(), true);
+  fields.whole("shared_expert_intermediate_size", &options.block().experts().shared_size(), 5632);
+  qwen_expert_fields(fields, options, 60, 4, 1408);
+  const int64_t window = switched_window(fields, options, 4096);
+  int64_t with_window = options.num_layers();
+  fields.whole("max_window_layers", &with_window, 28);
+  layer_type_fields(fields, options, window,
+                    [&](int64_t i) { return window > 0 && i % 2 == 0 && i < with_window; });
+  rotary_fields(fields, options);
+}
+
 // Windows in the layers from max_window_layers on.
 void qwen_layers(ConfigFields& fields, TransformerOptions& options) {
   const int64_t window = switched_window(fields, options, 4096);
@@ -255,7 +388,7 @@ void qwen2(ConfigFields& fields, TransformerOptions& options) {
 
 void qwen3(ConfigFields& fields, TransformerOptions& options) {
   sizes(fields, options, {151936, 4096, 22016, 32, 32, 32, 32768});
-  fields.whole("head_dim", &options.head_size(), 128);
+  fields.size("head_dim", &options.head_size(), 128);
   activation(fields, options, "hidden_act", "silu");
   attention_bias(fields, options);
   options.block().head_norm(HeadNorm::kEachHead);
@@ -315,7 +448,7 @@ void olmo2(ConfigFields& fields, TransformerOptions& options) {
 
 // What all Gemmas have. Their hidden_size need not be a multiple of the heads.
 void gemma_block(ConfigFields& fields, TransformerOptions& options) {
-  fields.whole("head_dim", &options.head_size(), 256);
+  fields.size("head_dim", &options.head_size(), 256);
   attention_bias(fields, options);
   options.block().norm(NormKind::kRMSNormFromOne).scaled_embedding(true);
   fields.expect("use_bidirectional_attention", {false, nullptr});
@@ -367,7 +500,7 @@ void gemma2(ConfigFields& fields, TransformerOptions& options) {
         NullKvHeads::kRefused);
   later_gemma(fields, options, 50, 30);
   int64_t window = std::max<int64_t>(any_window(options.block()), 1);
-  fields.whole("sliding_window", &window, 4096);
+  fields.size("sliding_window", &window, 4096);
   layer_type_fields(fields, options, window, [](int64_t i) { return i % 2 == 0; });
   rotary_fields(fields, options);
 }
@@ -382,7 +515,7 @@ void gemma3(ConfigFields& fields, TransformerOptions& options) {
   }
   options.block().head_norm(HeadNorm::kEachHead);
   int64_t window = std::max<int64_t>(any_window(options.block()), 1), pattern = 6;
-  fields.whole("sliding_window", &window, 4096);
+  fields.size("sliding_window", &window, 4096);
   if (fields.reading()) fields.whole("sliding_window_pattern", &pattern, pattern);
   if (pattern < 1) refuse_config("sliding_window_pattern must be positive");
   layer_type_fields(fields, options, window, [&](int64_t i) { return (i + 1) % pattern != 0; });
@@ -408,13 +541,7 @@ void gpt_neox(ConfigFields& fields, TransformerOptions& options) {
   options.block().norm(NormKind::kLayerNorm).qkv_by_head(true).gated(false).mlp_bias(true);
   fields.number("hidden_dropout", &options.residual_dropout(), 0);
   options.embedding_dropout(options.residual_dropout());
-  bool parallel = false;
-  fields.flag("use_parallel_residual", &parallel, true);
-  if (parallel) {
-    refuse_config(
-        "use_parallel_residual must be false: attention and MLP of a block beside each other are "
-        "not computed here");
-  }
+  fields.flag("use_parallel_residual", &options.block().parallel(), true);
   RotaryDefaults rotary;
   rotary.may_be_partial = true;
   rotary.part = 0.25;
@@ -499,6 +626,33 @@ const std::vector<Family>& families() {
        around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()),
                    {{"layers.#.post_attention_layernorm", "block#_attention.post_norm"},
                     {"layers.#.post_feedforward_layernorm", "block#_mlp.post_norm"}}))},
+      {"mixtral",
+       "MixtralForCausalLM",
+       Kind::kLlama,
+       mixtral,
+       mixtral_weights(),
+       "model.",
+       {".rotary_emb.inv_freq"},
+       "",
+       around(plus(plus(plus(llama_attention(), router()), fused_expert_mlp()), norms_before()))},
+      {"qwen2_moe",
+       "Qwen2MoeForCausalLM",
+       Kind::kLlama,
+       qwen2_moe,
+       qwen_expert_weights({}, expert_mlp(), shared_expert()),
+       "model.",
+       {".rotary_emb.inv_freq"},
+       "",
+       qwen_expert_weights({}, fused_expert_mlp(), shared_expert())},
+      {"qwen3_moe",
+       "Qwen3MoeForCausalLM",
+       Kind::kLlama,
+       qwen3_moe,
+       qwen_expert_weights(head_norms(), expert_mlp(), {}),
+       "model.",
+       {".rotary_emb.inv_freq"},
+       "",
+       qwen_expert_weights(head_norms(), fused_expert_mlp(), {})},
       {"gemma", "GemmaForCausalLM", Kind::kLlama, gemma, llama_weights()},
       {"gemma2", "Gemma2ForCausalLM", Kind::kLlama, gemma2, later_gemma_weights({})},
       {"gemma3_text", "Gemma3ForCausalLM", Kind::kLlama, gemma3, later_gemma_weights(head_norms())},

@@ -18,6 +18,11 @@ enum class WeightPart : uint8_t {
   kQueries,  // rows of `qkv`
   kKeys,
   kValues,
+  // Of the matrices of all experts one expert's, "@" in the name standing for its number.
+  kExpertGate,
+  kExpertUp,
+  kExpert,
+  kAllExperts,  // the name has no ".weight"
 };
 
 // "#" stands for the number of a block. Without ".weight" and ".bias".
@@ -39,6 +44,9 @@ struct Family {
   // Ends of names of tensors that older versions saved although they are computed.
   std::vector<std::string> computed = {".rotary_emb.inv_freq"};
   std::string old_head = {};  // another name of the head's matrix
+  // The names of files in which all experts are one tensor, if the family has experts: what version
+  // 5 of transformers computes with, and writes if it is asked to.
+  std::vector<WeightName> fused_weights = {};
 };
 
 const std::vector<Family>& families();

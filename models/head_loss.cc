@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "models/transformer_layers.h"
@@ -46,7 +47,12 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
     const int64_t end = std::min(begin + piece, tokens);
     const at::Tensor x = vectors.slice(0, begin, end), target = classes.slice(0, begin, end),
                      skipped = ignored.slice(0, begin, end);
-    at::Tensor logits = at::linear(x, matrix).to(sums);
+    at::Tensor logits = at::linear(x, matrix).to(sums), slope;
+    if (options.soft_cap() > 0) {
+      const at::Tensor bent = logits.div_(options.soft_cap()).tanh_();
+      if (wanted.vectors || wanted.matrix) slope = 1 - bent * bent;
+      logits = bent * options.soft_cap();
+    }
     const at::Tensor log_sums = logits.logsumexp(1, /*keepdim=*/true);
     // Filled, not multiplied by 0: what does not count may be infinite.
     results.loss += (log_sums - logits.gather(1, target)).masked_fill_(skipped, 0).sum();
@@ -54,6 +60,7 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
     // The gradient of the logits takes their place.
     logits.sub_(log_sums).exp_().scatter_add_(
         1, target, at::full({1, 1}, -1, logits.options()).expand_as(target));
+    if (slope.defined()) logits.mul_(slope);
     logits.masked_fill_(skipped, 0);
     const at::Tensor gradient = logits.to(vectors.scalar_type());
     if (wanted.vectors) results.vectors.slice(0, begin, end).copy_(gradient.matmul(matrix));
@@ -128,6 +135,8 @@ at::Tensor head_cross_entropy(const at::Tensor& vectors, const at::Tensor& matri
                         targets.scalar_type() == at::kLong,
                     "targets must be Long of shape ", vectors.sizes().slice(0, vectors.dim() - 1),
                     ", got ", targets.scalar_type(), " of shape ", targets.sizes());
+  TORCH_CHECK_VALUE(options.soft_cap() >= 0 && std::isfinite(options.soft_cap()),
+                    "soft_cap must be a positive number, or 0 for none, got ", options.soft_cap());
   const bool recording = torch::GradMode::is_enabled();
   return HeadLossFunction::apply(
       vectors, matrix, targets, options,
@@ -142,6 +151,7 @@ HeadLoss::HeadLoss(std::shared_ptr<torch::nn::Module> head, const HeadLossOption
                     head_ == nullptr   ? "none"
                     : layer != nullptr ? "one without"
                                        : head_->name());
+  options_.soft_cap(layer->soft_cap());
 }
 
 at::Tensor HeadLoss::operator()(const std::vector<at::Tensor>& outputs,

@@ -19,6 +19,8 @@ struct HeadLossOptions {
   TORCH_ARG(int64_t, tokens_per_piece) = 1024;
   // Targets of this number do not count. Default: -100, as in LibTorch.
   TORCH_ARG(int64_t, ignore_index) = -100;
+  // Logits become cap * tanh(logit / cap). A HeadLoss takes its head's. Default: 0, they do not.
+  TORCH_ARG(double, soft_cap) = 0;
 };
 
 // The mean cross entropy of the logits `vectors * matrix^T` over the targets that count: what

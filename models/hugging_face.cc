@@ -92,8 +92,9 @@ class Parameters {
   std::map<std::string, at::Tensor> values_, left_;
 };
 
-at::Tensor part_of(const at::Tensor& parameter, WeightPart part,
-                   const TransformerOptions& options) {
+// `expert`: of which of them, for those parts.
+at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const TransformerOptions& options,
+                   int64_t expert = 0) {
   const int64_t queries = options.num_heads() * options.size_of_head(),
                 keys = options.kv_heads() * options.size_of_head();
   switch (part) {
@@ -107,8 +108,21 @@ at::Tensor part_of(const at::Tensor& parameter, WeightPart part,
       return parameter.slice(0, queries, queries + keys);
     case WeightPart::kValues:
       return parameter.slice(0, queries + keys);
+    case WeightPart::kExpertGate:
+      return parameter.select(0, expert).slice(0, 0, options.expert_size());
+    case WeightPart::kExpertUp:
+      return parameter.select(0, expert).slice(0, options.expert_size());
+    case WeightPart::kExpert:
+      return parameter.select(0, expert);
+    case WeightPart::kAllExperts:
+      return parameter;
   }
   return {};
+}
+
+bool is_of_experts(WeightPart part) {
+  return part == WeightPart::kExpertGate || part == WeightPart::kExpertUp ||
+         part == WeightPart::kExpert || part == WeightPart::kAllExperts;
 }
 
 const Family& checked_family(const TransformerOptions& options) {
@@ -118,9 +132,12 @@ const Family& checked_family(const TransformerOptions& options) {
   return *family;
 }
 
-std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::Module& model) {
+// `fused`: by the names of files that have all experts in one tensor.
+std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::Module& model,
+                           bool fused) {
   check(options);
   const Family& family = checked_family(options);
+  const std::vector<WeightName>& names = fused ? family.fused_weights : family.weights;
   Parameters parameters(options, model);
   std::vector<Part> parts;
   const auto add = [&](const WeightName& name, const std::string& block) {
@@ -128,20 +145,27 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
                       ours = absl::StrReplaceAll(name.ours, {{"#", block}});
     for (const char* end : {".weight", ".bias"}) {
       const at::Tensor parameter = parameters.take(ours + end);
-      if (!parameter.defined()) continue;
-      parts.push_back({family.prefix + theirs + end, part_of(parameter, name.part, options)});
+      // A block without experts has another matrix under the same name.
+      if (!parameter.defined() || (parameter.dim() == 3) != is_of_experts(name.part)) continue;
+      const bool each = theirs.find('@') != std::string::npos;
+      for (int64_t i = 0; i < (each ? parameter.size(0) : 1); ++i) {
+        const std::string part = absl::StrReplaceAll(theirs, {{"@", std::to_string(i)}});
+        parts.push_back(
+            {absl::StrCat(family.prefix, part, name.part == WeightPart::kAllExperts ? "" : end),
+             part_of(parameter, name.part, options, i)});
+      }
     }
   };
   const auto of_block = [](const WeightName& name) {
     return name.ours.find('#') != std::string::npos;
   };
-  const auto first = std::find_if(family.weights.begin(), family.weights.end(), of_block);
-  const auto last = std::find_if_not(first, family.weights.end(), of_block);
-  std::for_each(family.weights.begin(), first, [&](const WeightName& name) { add(name, ""); });
+  const auto first = std::find_if(names.begin(), names.end(), of_block);
+  const auto last = std::find_if_not(first, names.end(), of_block);
+  std::for_each(names.begin(), first, [&](const WeightName& name) { add(name, ""); });
   for (int64_t block = 0; block < options.num_layers(); ++block) {
     std::for_each(first, last, [&](const WeightName& name) { add(name, std::to_string(block)); });
   }
-  std::for_each(last, family.weights.end(), [&](const WeightName& name) { add(name, ""); });
+  std::for_each(last, names.end(), [&](const WeightName& name) { add(name, ""); });
   if (!options.tied()) parts.push_back({kHead, parameters.take("head.weight")});
   parameters.check_all_taken(family);
   return parts;
@@ -235,6 +259,22 @@ bool ends_with(const std::string& text, const std::string& end) {
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
                      [&](const std::string& end) { return ends_with(name, end); });
+}
+
+// Whether all experts are one tensor.
+bool is_fused(const Weights& weights, const Family& family) {
+  return !family.fused_weights.empty() &&
+         std::any_of(weights.tensors().begin(), weights.tensors().end(), [](const auto& tensor) {
+           return ends_with(tensor.first, ".experts.gate_up_proj");
+         });
+}
+
+// Whether those of a source are, if it has weights.
+bool is_fused(const std::string& source, const Family& family) {
+  const fs::path folder(source);
+  if (family.fused_weights.empty() || source.empty()) return false;
+  if (!fs::exists(folder / kFile) && !fs::exists(folder / kIndex)) return false;
+  return is_fused(Weights(folder), family);
 }
 
 // A part's name as the folder has it, or "": also without its first part, or by an older name.
@@ -437,7 +477,7 @@ TransformerOptions read_config(const std::string& folder) {
 
 void load_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model) {
-  const std::vector<Part> parts = parts_of(options, model);
+  std::vector<Part> parts = parts_of(options, model, /*fused=*/false);
   for (const Part& part : parts) {
     TORCH_CHECK_VALUE(
         !part.values.is_meta(), "'", part.name,
@@ -445,6 +485,7 @@ void load_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
   try {
     const Weights weights(folder);
+    if (is_fused(weights, checked_family(options))) parts = parts_of(options, model, true);
     const std::vector<std::string> names = match(weights, options, parts);
     if (options.tied()) check_tied_head(weights, checked_family(options), names.front());
     const torch::NoGradGuard no_grad;
@@ -464,7 +505,8 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
                        const torch::nn::Module& model, const SaveHuggingFaceOptions& how) {
   TORCH_CHECK_VALUE(how.max_file_bytes() > 0, "max_file_bytes must be positive, got ",
                     how.max_file_bytes());
-  const std::vector<Part> parts = parts_of(options, model);
+  const std::vector<Part> parts =
+      parts_of(options, model, is_fused(how.source(), checked_family(options)));
   // What can be refused is refused here: a save that fails later leaves the folder damaged.
   const std::vector<at::ScalarType> types = types_of(parts, options, how);
   const std::string config = config_of(options, types.front(), how);

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "models/config_fields.h"
 #include "models/families.h"
 
@@ -164,6 +166,7 @@ using Lines = std::vector<std::pair<std::string, std::string>>;
 // All that changes what is computed or drawn.
 Lines described(const TransformerOptions& options) {
   const BlockOptions& block = options.block();
+  const ExpertOptions& experts = block.experts();
   const auto text = [](const auto& value) { return Json(value).dump(); };
   const auto number = [](auto value) { return std::to_string(static_cast<int>(value)); };
   Lines lines = {
@@ -188,7 +191,10 @@ Lines described(const TransformerOptions& options) {
       {"qkv_bias", text(block.qkv_bias())},
       {"output_bias", text(block.output_bias())},
       {"qkv_by_head", text(block.qkv_by_head())},
-      {"attention_scale", text(block.attention_scale())},
+      // Fields say it by another number, whose root may round.
+      {"attention_scale", absl::StrFormat("%.12g", block.attention_scale() > 0
+                                                       ? block.attention_scale()
+                                                       : std::pow(options.size_of_head(), -0.5))},
       {"attention_soft_cap", text(block.attention_soft_cap())},
       {"logit_soft_cap", text(block.logit_soft_cap())},
       {"float32_softmax", text(block.float32_softmax())},
@@ -199,13 +205,24 @@ Lines described(const TransformerOptions& options) {
       {"mlp_bias", text(block.mlp_bias())},
       {"scaled_embedding", text(block.scaled_embedding())},
       {"small_last_matrices", text(block.small_last_matrices())},
+      {"parallel", text(block.parallel())},
+      {"the count of experts", text(experts.count())},
   };
+  if (experts.count() > 0) {
+    lines.emplace_back("the experts per_token", text(experts.per_token()));
+    lines.emplace_back("the size of experts", text(options.expert_size()));
+    lines.emplace_back("the shared_size of experts", text(experts.shared_size()));
+    lines.emplace_back("weights_sum_to_one of experts", text(experts.weights_sum_to_one()));
+    lines.emplace_back("float32_weights of experts", text(experts.float32_weights()));
+    lines.emplace_back("the balance_factor of experts", text(experts.balance_factor()));
+  }
   for (int64_t i = 0; i < options.num_layers(); ++i) {
     const LayerKind& kind = block.kind_of(i);
     const std::string name = absl::StrCat("block ", i, "'s ");
     lines.emplace_back(name + "window", text(kind.window()));
     lines.emplace_back(name + "rotates", text(kind.rotates()));
     if (kind.rotates()) lines.emplace_back(name + "rotary", text_of(kind.rotary(), options));
+    if (experts.count() > 0) lines.emplace_back(name + "sparse", text(kind.sparse()));
   }
   return lines;
 }
@@ -260,6 +277,7 @@ Json json_from_options(const TransformerOptions& options, c10::ScalarType type) 
   sized.num_kv_heads(options.kv_heads())
       .head_size(options.size_of_head())
       .intermediate_size(options.mlp_size());
+  sized.block().experts().size(options.expert_size());
   family->fields(fields, sized);
   check_says(fields.json(), options, *family);
   return fields.json();
@@ -294,7 +312,12 @@ std::string config_from_options(const TransformerOptions& options,
       if (name != "dtype" && name != "pad_token_id") json[name] = value;
     }
   }
-  if (type.has_value()) json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = own["dtype"];
+  if (type.has_value()) {
+    // Version 4's name and version 5's; a text may have both.
+    const bool old_name = json.contains("torch_dtype");
+    if (old_name) json["torch_dtype"] = own["dtype"];
+    if (!old_name || json.contains("dtype")) json["dtype"] = own["dtype"];
+  }
   return text_of(json);
 }
 

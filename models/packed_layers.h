@@ -19,7 +19,7 @@
 
 namespace gpipe::models::internal {
 
-// A layer with the parameters of `Layer`. The last one gives the logits alone.
+// A layer with the parameters of `Layer`. The last one gives no documents.
 template <typename Layer>
 class PackedImpl : public Layer {
  public:
@@ -30,7 +30,7 @@ class PackedImpl : public Layer {
     TORCH_CHECK_VALUE(values.size() == 2, "a model of packed documents takes two tensors, ",
                       "token ids and the numbers of their documents, got ", values.size());
     const at::Tensor &x = values[0], &documents = values[1];
-    if constexpr (std::is_same_v<Layer, TokenHeadImpl>) {
+    if constexpr (std::is_base_of_v<TokenHeadImpl, Layer>) {
       return Layer::forward(x);
     } else if constexpr (std::is_same_v<Layer, TokenEmbeddingImpl> ||
                          std::is_same_v<Layer, AttentionLayerImpl>) {

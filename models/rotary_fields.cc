@@ -159,6 +159,11 @@ Rotary read_rotary(const Json& json, const std::string& where, double theta, dou
       rotary.factor(needed(fields, where, "factor"));
       break;
     case RotaryKind::kYarn:
+      // Rotations are counted with its logarithm.
+      if (!(theta > 1)) {
+        refuse_config(
+            absl::StrCat("rope_theta must be above 1 for positions of the type yarn, got ", theta));
+      }
       read_yarn(fields, where, positions, &rotary);
       break;
     case RotaryKind::kLongRope:
@@ -203,7 +208,7 @@ Json written(const RotaryOptions& rotary, double theta, int64_t positions) {
 }
 
 bool same(const LayerKind& a, const LayerKind& b) {
-  return a.window() == b.window() && a.rotates() == b.rotates();
+  return a.window() == b.window() && a.rotates() == b.rotates() && a.sparse() == b.sparse();
 }
 
 // Before their rotary options are set.
@@ -323,7 +328,7 @@ void two_rotary_fields(ConfigFields& fields, TransformerOptions& options) {
 }
 
 void window_field(ConfigFields& fields, TransformerOptions& options, int64_t otherwise) {
-  fields.whole("sliding_window", &options.block().kinds().front().window(), otherwise, /*null=*/0);
+  fields.size("sliding_window", &options.block().kinds().front().window(), otherwise, /*null=*/0);
 }
 
 void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_t window,
@@ -362,6 +367,17 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
     }
     LayerKind kind = block.kind_of(i);
     layers.push_back(kind.window(sliding ? window : 0));
+  }
+  set_layers(options, layers);
+}
+
+void sparse_layers(TransformerOptions& options,
+                   const std::function<bool(int64_t block)>& is_sparse) {
+  std::vector<LayerKind> layers;
+  const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    LayerKind kind = options.block().kind_of(i);
+    layers.push_back(kind.sparse(is_sparse(i)));
   }
   set_layers(options, layers);
 }

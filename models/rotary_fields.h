@@ -37,6 +37,10 @@ void window_field(ConfigFields& fields, TransformerOptions& options, int64_t oth
 // Which layers rotate, as SmolLM 3 says it; before their windows.
 void rotating_field(ConfigFields& fields, TransformerOptions& options);
 
+// Which blocks have experts; before their windows.
+void sparse_layers(TransformerOptions& options,
+                   const std::function<bool(int64_t block)>& is_sparse);
+
 // Kinds for layers without and with the window, under the names of `layer_types`; without that
 // field `has_window` says which have one.
 void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_t window,

@@ -33,11 +33,19 @@ torch::nn::Sequential transformer(const TransformerOptions& options) {
   for (int64_t block = 0; block < options.num_layers(); ++block) {
     const std::string prefix = "block" + std::to_string(block) + "_";
     push(model, prefix + "attention", internal::AttentionLayer(options, block).ptr(), packed);
-    push(model, prefix + "mlp", internal::MlpLayer(options).ptr(), packed);
+    if (options.block().has_experts(block)) {
+      push(model, prefix + "mlp", internal::ExpertLayer(options, block).ptr(), packed);
+    } else {
+      push(model, prefix + "mlp", internal::MlpLayer(options, block).ptr(), packed);
+    }
   }
   push(model, "norm", internal::TokenNorm(options).ptr(), packed);
   const at::Tensor tied = options.tied() ? embedding->tokens->weight : at::Tensor();
-  push(model, "head", internal::TokenHead(options, tied).ptr(), packed);
+  if (options.router_logits()) {
+    push(model, "head", internal::RoutedHead(options, tied).ptr(), packed);
+  } else {
+    push(model, "head", internal::TokenHead(options, tied).ptr(), packed);
+  }
   return model;
 }
 

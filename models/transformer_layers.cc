@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/attention.h"
+#include "models/experts.h"
 
 namespace gpipe::models::internal {
 namespace {
@@ -25,13 +26,29 @@ Linear linear(const TransformerOptions& options, int64_t in, int64_t out, bool b
   return layer;
 }
 
-// What is added to the shortcut: with as many terms as there are such layers, their sum is as large
-// as one.
+// The scale of what is added to the shortcut: with as many terms as there are such layers, their
+// sum is as large as one.
+double last_scale(const TransformerOptions& options) {
+  return options.block().small_last_matrices()
+             ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers()))
+             : 1;
+}
+
 Linear last_linear(const TransformerOptions& options, int64_t in, bool bias) {
-  const double scale = options.block().small_last_matrices()
-                           ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers()))
-                           : 1;
-  return linear(options, in, options.hidden_size(), bias, scale);
+  return linear(options, in, options.hidden_size(), bias, last_scale(options));
+}
+
+std::string shortcut_name(const TransformerOptions& options, int64_t block) {
+  return options.block().parallel() ? "shortcut" + std::to_string(block) : "";
+}
+
+std::string logits_name(const TransformerOptions& options, int64_t block) {
+  return options.router_logits() ? "router" + std::to_string(block) : "";
+}
+
+// Skips without those that there are not.
+std::vector<std::string> named(const std::string& skip) {
+  return skip.empty() ? std::vector<std::string>() : std::vector<std::string>{skip};
 }
 
 torch::nn::Embedding embedding(const TransformerOptions& options, int64_t rows) {
@@ -137,6 +154,14 @@ at::Tensor TokenEmbeddingImpl::apply(const at::Tensor& ids, const at::Tensor& do
     }
   }
   return drop(vectors, options_.embedding_dropout(), is_training());
+}
+
+AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, int64_t block)
+    : Skippable(named(shortcut_name(options, block)), {}),
+      options_(options),
+      kind_(options.block().kind_of(block)),
+      shortcut_(shortcut_name(options, block)) {
+  reset();
 }
 
 void AttentionLayerImpl::reset() {
@@ -258,8 +283,19 @@ at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& 
   const at::Tensor heads = cache_ != nullptr
                                ? attend_with_cache(parts[0], parts[1], parts[2], documents)
                                : attend(parts[0], parts[1], parts[2], documents);
-  const at::Tensor result = normed(post_norm, output->forward(heads.transpose(1, 2).flatten(2)));
-  return input + drop(result, options_.residual_dropout(), is_training());
+  const at::Tensor result =
+      drop(normed(post_norm, output->forward(heads.transpose(1, 2).flatten(2))),
+           options_.residual_dropout(), is_training());
+  if (shortcut_.empty()) return input + result;
+  stash(shortcut_, input);
+  return result;
+}
+
+MlpLayerImpl::MlpLayerImpl(const TransformerOptions& options, int64_t block)
+    : Skippable({}, named(shortcut_name(options, block))),
+      options_(options),
+      shortcut_(shortcut_name(options, block)) {
+  reset();
 }
 
 void MlpLayerImpl::reset() {
@@ -279,7 +315,8 @@ void MlpLayerImpl::pretty_print(std::ostream& stream) const { stream << "MlpLaye
 
 at::Tensor MlpLayerImpl::forward(const at::Tensor& input) {
   const BlockOptions& block = options_.block();
-  const at::Tensor x = normed(norm, input);
+  const at::Tensor shortcut = shortcut_.empty() ? input : pop(shortcut_);
+  const at::Tensor x = normed(norm, shortcut);
   at::Tensor inner;
   if (block.gate_in_up()) {
     const std::vector<at::Tensor> halves = up->forward(x).chunk(2, -1);
@@ -289,8 +326,70 @@ at::Tensor MlpLayerImpl::forward(const at::Tensor& input) {
   } else {
     inner = activated(up->forward(x), block.activation());
   }
-  const at::Tensor result = normed(post_norm, down->forward(inner));
-  return input + drop(result, options_.residual_dropout(), is_training());
+  const at::Tensor result =
+      drop(normed(post_norm, down->forward(inner)), options_.residual_dropout(), is_training());
+  // In the order of Python's sums.
+  return shortcut_.empty() ? input + result : result + input + shortcut;
+}
+
+void ExpertMatricesImpl::reset() {
+  weight = register_parameter("weight", at::empty(shape_));
+  torch::nn::init::normal_(weight, 0, deviation_);
+}
+
+ExpertLayerImpl::ExpertLayerImpl(const TransformerOptions& options, int64_t block)
+    : Skippable(named(logits_name(options, block)), named(shortcut_name(options, block))),
+      options_(options),
+      shortcut_(shortcut_name(options, block)),
+      logits_name_(logits_name(options, block)) {
+  reset();
+}
+
+void ExpertLayerImpl::reset() {
+  const ExpertOptions& experts = options_.block().experts();
+  const int64_t hidden = options_.hidden_size(), inner = options_.expert_size();
+  const double deviation = options_.initializer_range();
+  if (norms_before(options_)) norm = register_module("norm", TokenNorm(options_));
+  router = register_module("router", linear(options_, hidden, experts.count(), false));
+  gate_up = register_module(
+      "gate_up",
+      ExpertMatrices(std::vector<int64_t>{experts.count(), 2 * inner, hidden}, deviation));
+  down =
+      register_module("down", ExpertMatrices(std::vector<int64_t>{experts.count(), hidden, inner},
+                                             deviation * last_scale(options_)));
+  if (experts.shared_size() > 0) {
+    const int64_t shared = experts.shared_size();
+    shared_router = register_module("shared_router", linear(options_, hidden, 1, false));
+    shared_gate = register_module("shared_gate", linear(options_, hidden, shared, false));
+    shared_up = register_module("shared_up", linear(options_, hidden, shared, false));
+    shared_down = register_module("shared_down", last_linear(options_, shared, false));
+  }
+  if (norms_behind(options_)) post_norm = register_module("post_norm", TokenNorm(options_));
+}
+
+void ExpertLayerImpl::pretty_print(std::ostream& stream) const {
+  stream << "ExpertLayer(" << options_.block().experts().count() << ")";
+}
+
+at::Tensor ExpertLayerImpl::forward(const at::Tensor& input) {
+  const BlockOptions& block = options_.block();
+  const at::Tensor shortcut = shortcut_.empty() ? input : pop(shortcut_);
+  const at::Tensor tokens = normed(norm, shortcut).reshape({-1, options_.hidden_size()});
+  const at::Tensor logits = router->forward(tokens);
+  if (!logits_name_.empty()) {
+    stash(logits_name_, logits.view({input.size(0), input.size(1), -1}));
+  }
+  const auto activation = [&](const at::Tensor& x) { return activated(x, block.activation()); };
+  at::Tensor sum = through_experts(tokens, route(logits, block.experts()), gate_up->weight,
+                                   down->weight, activation);
+  if (!shared_router.is_empty()) {
+    const at::Tensor shared =
+        shared_down->forward(activation(shared_gate->forward(tokens)) * shared_up->forward(tokens));
+    sum = sum + at::sigmoid(shared_router->forward(tokens)) * shared;
+  }
+  const at::Tensor result = drop(normed(post_norm, sum.view(shortcut.sizes())),
+                                 options_.residual_dropout(), is_training());
+  return shortcut_.empty() ? input + result : result + input + shortcut;
 }
 
 TokenHeadImpl::TokenHeadImpl(const TransformerOptions& options, const at::Tensor& tied)
@@ -327,7 +426,7 @@ void TokenHeadImpl::use_tied_parameters(const std::vector<at::Tensor>& parameter
 
 at::Tensor TokenHeadImpl::logits(const at::Tensor& input) const {
   const at::Tensor logits = at::linear(input, matrix_for(input));
-  const double cap = options_.block().logit_soft_cap();
+  const double cap = soft_cap();
   return cap > 0 ? at::tanh(logits / cap) * cap : logits;
 }
 
@@ -340,6 +439,33 @@ const at::Tensor& TokenHeadImpl::matrix_for(const at::Tensor& input) const {
 
 at::Tensor TokenHeadImpl::forward(const at::Tensor& input) {
   return in_loss() ? input : logits(input);
+}
+
+namespace {
+
+std::vector<std::string> all_logits_names(const TransformerOptions& options) {
+  std::vector<std::string> names;
+  for (int64_t block = 0; block < options.num_layers(); ++block) {
+    if (options.block().has_experts(block)) names.push_back(logits_name(options, block));
+  }
+  return names;
+}
+
+}  // namespace
+
+RoutedHeadImpl::RoutedHeadImpl(const TransformerOptions& options, const at::Tensor& tied)
+    : TokenHeadImpl(options, tied), Skippable({}, all_logits_names(options)) {}
+
+std::shared_ptr<torch::nn::Module> RoutedHeadImpl::clone(
+    const std::optional<c10::Device>& device) const {
+  const std::shared_ptr<torch::nn::Module> head = TokenHeadImpl::clone(device);
+  return std::make_shared<RoutedHeadImpl>(dynamic_cast<const TokenHeadImpl&>(*head), *this);
+}
+
+std::vector<at::Tensor> RoutedHeadImpl::forward(const at::Tensor& input) {
+  std::vector<at::Tensor> routers;
+  for (const std::string& name : pops()) routers.push_back(pop(name));
+  return {TokenHeadImpl::forward(input), at::stack(routers, 2)};
 }
 
 }  // namespace gpipe::models::internal

@@ -3,6 +3,9 @@
 // Each takes and gives one tensor, (N, T, hidden_size) but for the first and the last, so that a
 // pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
 // between them cost no more than between blocks, and parts half as large balance better.
+//
+// Two things travel beside that tensor, as skips: what a parallel block is given, to its MLP, and
+// the logits of routers, to the head.
 #ifndef MODELS_TRANSFORMER_LAYERS_H_
 #define MODELS_TRANSFORMER_LAYERS_H_
 
@@ -15,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +26,7 @@
 #include "models/layer_cache.h"
 #include "models/rotary.h"
 #include "models/transformer_options.h"
+#include "skip/skippable.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::models::internal {
@@ -76,13 +81,12 @@ TORCH_MODULE(TokenEmbedding);
 
 // x + attention(norm(x)), or as the block's NormPlace says. `qkv` makes queries of all heads, then
 // keys, then values; with qkv_by_head all of the first head, then of the second.
-class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
+//
+// Of a parallel block: attention(norm(x)), and x goes to the MLP.
+class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, public skip::Skippable {
  public:
   // Of the first kind, or of the kind of this block.
-  explicit AttentionLayerImpl(const TransformerOptions& options, int64_t block = 0)
-      : options_(options), kind_(options.block().kind_of(block)) {
-    reset();
-  }
+  explicit AttentionLayerImpl(const TransformerOptions& options, int64_t block = 0);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -113,15 +117,16 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl> {
 
   TransformerOptions options_;
   LayerKind kind_;
+  std::string shortcut_;  // a skip's name; "": the block is not parallel
   std::shared_ptr<LayerCache> cache_;
 };
 TORCH_MODULE(AttentionLayer);
 
 // x + mlp(norm(x)), or as the block's NormPlace says: down(activation(up)), or, if it is gated,
-// down(activation(gate) * up).
-class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
+// down(activation(gate) * up). Of a parallel block: attention's result + x + mlp(norm(x)).
+class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl>, public skip::Skippable {
  public:
-  explicit MlpLayerImpl(const TransformerOptions& options) : options_(options) { reset(); }
+  explicit MlpLayerImpl(const TransformerOptions& options, int64_t block = 0);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -132,8 +137,49 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl> {
 
  private:
   TransformerOptions options_;
+  std::string shortcut_;
 };
 TORCH_MODULE(MlpLayer);
+
+// The matrices of all experts, (experts, out, in).
+class ExpertMatricesImpl : public torch::nn::Cloneable<ExpertMatricesImpl> {
+ public:
+  ExpertMatricesImpl(std::vector<int64_t> shape, double deviation)
+      : shape_(std::move(shape)), deviation_(deviation) {
+    reset();
+  }
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override { stream << "ExpertMatrices" << shape_; }
+
+  at::Tensor weight;
+
+ private:
+  std::vector<int64_t> shape_;
+  double deviation_;
+};
+TORCH_MODULE(ExpertMatrices);
+
+// The same with a mixture of experts in the MLP's place (ExpertOptions). With router_logits the
+// router's logits, (N, T, experts), go to the head.
+class ExpertLayerImpl : public torch::nn::Cloneable<ExpertLayerImpl>, public skip::Skippable {
+ public:
+  explicit ExpertLayerImpl(const TransformerOptions& options, int64_t block = 0);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  TokenNorm norm{nullptr}, post_norm{nullptr};  // before and behind
+  torch::nn::Linear router{nullptr};
+  ExpertMatrices gate_up{nullptr}, down{nullptr};  // the gate's rows first
+  torch::nn::Linear shared_router{nullptr}, shared_gate{nullptr}, shared_up{nullptr},
+      shared_down{nullptr};
+
+ private:
+  TransformerOptions options_;
+  std::string shortcut_, logits_name_;  // skips; "": there is none
+};
+TORCH_MODULE(ExpertLayer);
 
 // Vectors -> logits, (N, T, vocab_size); with head_in_loss it hands the vectors on.
 class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLayer {
@@ -152,6 +198,7 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLay
   void use_tied_parameters(const std::vector<at::Tensor>& parameters) override;
 
   bool in_loss() const { return options_.head_in_loss(); }
+  double soft_cap() const { return options_.block().logit_soft_cap(); }
   at::Tensor logits(const at::Tensor& input) const;
   // The weight. Throws c10::ValueError if it is on another device than the input, as one that is
   // tied may be.
@@ -164,6 +211,19 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLay
   bool tied_;
 };
 TORCH_MODULE(TokenHead);
+
+// A head that gives {logits, router logits}, the latter (N, T, blocks with experts, experts).
+class RoutedHeadImpl : public TokenHeadImpl, public skip::Skippable {
+ public:
+  RoutedHeadImpl(const TransformerOptions& options, const at::Tensor& tied);
+  RoutedHeadImpl(const TokenHeadImpl& head, const skip::Skippable& skips)
+      : TokenHeadImpl(head), Skippable(skips) {}
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<c10::Device>& device = std::nullopt) const override;
+
+  std::vector<at::Tensor> forward(const at::Tensor& input);
+};
+TORCH_MODULE(RoutedHead);
 
 }  // namespace gpipe::models::internal
 

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -48,6 +49,8 @@ void check_rotary(const TransformerOptions& options, const RotaryOptions& rotary
   if (rotary.kind() == RotaryKind::kYarn) {
     check_positive("beta_fast", rotary.beta_fast());
     check_positive("beta_slow", rotary.beta_slow());
+    const double theta = rotary.theta() > 0 ? rotary.theta() : options.rope_theta();
+    TORCH_CHECK_VALUE(theta > 1, "the theta of YaRN's positions must be above 1, got ", theta);
   }
   if (rotary.kind() == RotaryKind::kLlama3) {
     check_positive("low_freq_factor", rotary.low_freq_factor());
@@ -65,6 +68,29 @@ void check_rotary(const TransformerOptions& options, const RotaryOptions& rotary
   }
 }
 
+void check_experts(const TransformerOptions& options) {
+  const ExpertOptions& experts = options.block().experts();
+  check_size("the count of experts", experts.count(), 0, 4096);
+  TORCH_CHECK_VALUE(experts.count() > 0 || !options.router_logits(),
+                    "router_logits needs blocks with experts: set the block's experts().count()");
+  if (experts.count() == 0) return;
+  const std::vector<LayerKind>& kinds = options.block().kinds();
+  TORCH_CHECK_VALUE(!options.router_logits() ||
+                        (options.num_layers() > 0 &&
+                         std::any_of(kinds.begin(), kinds.end(),
+                                     [](const LayerKind& kind) { return kind.sparse(); })),
+                    "router_logits needs blocks with experts: none is of a sparse kind");
+  check_size("the experts per_token", experts.per_token(), 1, experts.count());
+  check_size("the size of experts", experts.size(), 0, int64_t{1} << 22);
+  check_size("the shared_size of experts", experts.shared_size(), 0, int64_t{1} << 22);
+  check_not_negative("the balance_factor of experts", experts.balance_factor());
+  const BlockOptions& block = options.block();
+  TORCH_CHECK_VALUE(
+      block.gated() && !block.gate_in_up() && !block.mlp_bias(),
+      "experts are gated MLPs with a gate of their own and no biases: set gated(true), "
+      "gate_in_up(false) and mlp_bias(false)");
+}
+
 void check_block(const TransformerOptions& options) {
   const BlockOptions& block = options.block();
   check_not_negative("attention_scale", block.attention_scale());
@@ -77,13 +103,15 @@ void check_block(const TransformerOptions& options) {
   TORCH_CHECK_VALUE(block.attention_soft_cap() == 0 || !options.fused_attention(),
                     "fused_attention has no soft cap: LibTorch's scaled_dot_product_attention "
                     "computes none; take fused_attention(false)");
-  TORCH_CHECK_VALUE(block.logit_soft_cap() == 0 || !options.head_in_loss(),
-                    "head_in_loss has no soft cap of logits; take head_in_loss(false)");
+  TORCH_CHECK_VALUE(!block.parallel() || block.norm_place() == NormPlace::kBefore,
+                    "parallel attention and MLP need their norms before them: norm_place must be "
+                    "kBefore");
   TORCH_CHECK_VALUE(!block.kinds().empty(), "the block must have a kind of layers, got none");
   for (const LayerKind& kind : block.kinds()) {
     check_size("window", kind.window(), 0, int64_t{1} << 40);
     if (kind.rotates()) check_rotary(options, kind.rotary());
   }
+  check_experts(options);
   const std::vector<int64_t>& of_block = block.kind_of_block();
   if (of_block.empty()) return;
   TORCH_CHECK_VALUE(static_cast<int64_t>(of_block.size()) == options.num_layers(),

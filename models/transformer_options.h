@@ -74,6 +74,10 @@ struct TransformerOptions {
   // Whether the last layer hands on what it is given, and the loss function multiplies with its
   // matrix, in pieces: see models/head_loss.h. Default: false.
   TORCH_ARG(bool, head_in_loss) = false;
+  // Whether the model gives its routers' logits, too: {logits, router logits}, the latter (rows,
+  // tokens, blocks with experts, experts), for balance_loss (models/balance_loss.h). Needs blocks
+  // with experts. Default: false.
+  TORCH_ARG(bool, router_logits) = false;
   // Matrices are drawn from a normal distribution with this standard deviation. GPT-2's second
   // matrices of attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
   TORCH_ARG(double, initializer_range) = 0.02;
@@ -89,6 +93,10 @@ struct TransformerOptions {
   int64_t size_of_head() const { return head_size_ > 0 ? head_size_ : hidden_size_ / num_heads_; }
   int64_t mlp_size() const {
     return intermediate_size_ > 0 ? intermediate_size_ : 4 * hidden_size_;
+  }
+  int64_t expert_size() const {
+    const int64_t size = block_.experts().size();
+    return size > 0 ? size : mlp_size();
   }
 };
 

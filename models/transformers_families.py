@@ -11,6 +11,8 @@ be refused there, or give the logits that transformers gives for the changed con
 import copy
 import json
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from transformers.utils import logging
 ROWS, TOKENS = 2, 11
 # Values are of order one. bfloat16 has 8 bits, and rounds after each operation, here and there in another order.
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.05}
-READ = 41  # of the published files, with stablelm and gpt_bigcode, without mixtures of experts
+READ = 44  # of the published files
 
 program = pathlib.Path(sys.argv[1]).resolve()
 published = json.loads(pathlib.Path(sys.argv[2]).read_text())
@@ -41,7 +43,8 @@ def expect(holds, what):
 SIZES = {"vocab_size": 29, "hidden_size": 24, "n_embd": 24, "intermediate_size": 40, "num_hidden_layers": 2, "n_layer": 2,
          "num_attention_heads": 4, "n_head": 4, "max_position_embeddings": 16, "n_positions": 16, "n_ctx": 16,
          "sliding_window": 4, "sliding_window_pattern": 2, "max_window_layers": 1, "query_pre_attn_scalar": 10,
-         "head_dim": 12, "rope_theta": 100.0, "rotary_emb_base": 100, "rope_local_base_freq": 10}
+         "num_local_experts": 6, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+         "shared_expert_intermediate_size": 28, "head_dim": 12, "rope_theta": 100.0, "rotary_emb_base": 100, "rope_local_base_freq": 10}
 
 
 def shrink(config):
@@ -95,6 +98,13 @@ MORE = {
     "gemma3, three to one": ("gemma-3-1b-it", {"sliding_window_pattern": 4, "num_hidden_layers": 4}),
     "olmo2, shared heads": ("olmo-2-7b", {"num_key_value_heads": 2, "attention_bias": True}),
     "neox, partial": ("redpajama-3b", {"rotary_pct": 0.5, "tie_word_embeddings": True, "hidden_act": "relu"}),
+    "neox, parallel": ("redpajama-3b", {"use_parallel_residual": True}),
+    "mixtral, window": ("mixtral-8x7b-v0.1", {"sliding_window": 4, "num_key_value_heads": 4}),
+    "mixtral, one expert": ("mixtral-8x7b-v0.1", {"num_experts_per_tok": 1, "num_local_experts": 40}),
+    "qwen2 moe, windows": ("qwen2-moe", {"use_sliding_window": True, "norm_topk_prob": True, "num_hidden_layers": 3}),
+    "qwen3 moe, dense": ("qwen3-30b-a3b", {"mlp_only_layers": [1], "num_hidden_layers": 4, "decoder_sparse_step": 2,
+                                           "attention_bias": True}),
+    "qwen3 moe, windows": ("qwen3-30b-a3b", {"use_sliding_window": True, "sliding_window": 3, "norm_topk_prob": False}),
     "starcoder2, no biases": ("starcoder2", {"use_bias": False, "sliding_window": None}),
     "bigcode, many heads": ("gpt-bigcode", {"multi_query": False}),
     "stablelm, biases": ("stablelm", {"use_qkv_bias": True, "num_key_value_heads": 2}),
@@ -126,10 +136,41 @@ def all_cases():
         yield name, small
 
 
+def in_order(model):
+    """Experts one after the other, not in one kernel, which is less exact."""
+    if has_experts(model):
+        model.set_experts_implementation("eager")
+
+
+def has_experts(model):
+    return hasattr(model, "router_aux_loss_coef")
+
+
+def fused(values):
+    """The experts' tensors as transformers has them: one for all."""
+    parts = {}
+    whole = {}
+    for key, value in values.items():
+        found = re.fullmatch(r"(.*)\.(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)\.weight", key)
+        if found:
+            name = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(found[3], found[3])
+            parts.setdefault((found[1] + ".mlp.experts.", name), {})[int(found[2])] = value
+        else:
+            whole[key.replace(".block_sparse_moe.", ".mlp.")] = value
+    stacked = {key: torch.stack([experts[i] for i in range(len(experts))]) for key, experts in parts.items()}
+    for (prefix, name), value in stacked.items():
+        if name == "gate_proj":
+            whole[prefix + "gate_up_proj"] = torch.cat([value, stacked[prefix, "up_proj"]], 1)
+        elif name == "down_proj":
+            whole[prefix + name] = value
+    return whole
+
+
 def make(folder):
     """transformers' model of folder/config.json, with random weights of order one."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    in_order(model)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -154,6 +195,7 @@ def loaded(folder, **more):
     model, told = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True,
                                                        trust_remote_code=False, **more)
     expect(not any(told.values()), f"{folder}: {told}")
+    in_order(model)
     return model
 
 
@@ -174,11 +216,18 @@ def exchange(work):
         except Exception as error:  # of another library's code, or unknown
             made[folder] = (name, config, None, repr(error)[:80])
             continue
-        model.to(types[number % 3]).save_pretrained(folder, max_shard_size="20KB" if number % 2 else "5GB")
+        # Experts apart, as published, or in one tensor.
+        model.to(types[number % 3]).save_pretrained(folder, max_shard_size="20KB" if number % 2 else "5GB",
+                                                    save_original_format=number % 4 < 2)
+        own = work / "own" / folder.name
+        own.mkdir(parents=True)
+        for path in folder.iterdir():
+            (own / path.name).symlink_to(path) if path.name != "config.json" else shutil.copy(path, own)
         (folder / "config.json").write_text(text)
         (folder / "tokenizer.json").write_text('{"a": "tokenizer"}')
         made[folder] = (name, config, types[number % 3], "")
     run(work / "batch", work / "inputs.safetensors")
+    subprocess.run([program, "--logits", work / "own", work / "inputs.safetensors"], check=True)
     largest = {}
     for folder, (name, config, dtype, error) in made.items():
         refused = (folder / "refused.txt").read_text() if (folder / "refused.txt").exists() else ""
@@ -188,9 +237,21 @@ def exchange(work):
             expect(name not in MORE, f"{name}: {refused}")
             continue
         compare(name, config, folder, dtype, inputs, largest)
+        compare_own(name, work / "own" / folder.name, inputs)
     print("largest differences, of values of order one:")
     for family, differences in sorted(largest.items()):
         print(f"  {family:12}" + "".join(f"  {what} {value:.1e}" for what, value in differences.items()))
+
+
+def compare_own(name, folder, inputs):
+    """What transformers itself writes of the config."""
+    if (folder / "refused.txt").exists():
+        expect(False, f"{name}, as transformers writes it: {(folder / 'refused.txt').read_text()}")
+        return
+    with torch.no_grad():
+        logits = loaded(folder, dtype=torch.float32).eval()(inputs["ids"]).logits
+    difference = apart(load_file(folder / "outputs.safetensors")["logits"], logits)
+    expect(difference <= BOUNDS["float32"], f"{name}, as transformers writes it: {difference:.1e} away")
 
 
 def compare(name, config, folder, dtype, inputs, largest):
@@ -205,15 +266,22 @@ def compare(name, config, folder, dtype, inputs, largest):
     for prefix, bound in BOUNDS.items():
         # Anew: a type rounds what is no parameter, too.
         model = loaded(folder, dtype=torch.float32).to(getattr(torch, prefix)).eval()
-        logits = model(inputs["ids"]).logits
+        more = {"output_router_logits": True} if has_experts(model) and prefix == "float64" else {}
+        outputs = model(inputs["ids"], **more)
+        logits = outputs.logits
         expect(logits.float().std() > 0.1, f"{name}: logits that say nothing")
         close(prefix, ours[prefix + ".logits"], logits.detach(), bound)
         if prefix != "float64":
             continue
-        torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["targets"].flatten()).backward()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs["targets"].flatten())
+        if more:
+            close("balance loss", ours["float64.balance_loss"], outputs.aux_loss.detach(), bound)
+            loss = loss + model.router_aux_loss_coef * outputs.aux_loss
+        loss.backward()
         gradients = {}
         for path in (folder / "gradients").glob("*.safetensors"):
             gradients.update(load_file(path))
+        gradients = fused(gradients)
         want = {key: parameter.grad for key, parameter in model.named_parameters()}
         expect(gradients.keys() == want.keys(), f"{name}: gradients {sorted(gradients.keys() ^ want.keys())[:3]}")
         for key in gradients.keys() & want.keys():
@@ -230,6 +298,9 @@ def compare(name, config, folder, dtype, inputs, largest):
             logits = model(inputs["ids"]).logits
             want = loaded(folder, dtype=dtype).to(torch.float64).eval()(inputs["ids"]).logits
         expect(apart(logits, want) <= 1e-12, f"{name}: {written}: other logits")
+    names = {key for path in folder.glob("*.safetensors") for key in load_file(path) if path.name != "outputs.safetensors"}
+    written = {key for path in (folder / "written").glob("*.safetensors") for key in load_file(path)}
+    expect(written == names, f"{name}: written under other names: {sorted(written ^ names)[:3]}")
     for path in (folder / "written").glob("*.safetensors"):
         expect(all(value.dtype == dtype for value in load_file(path).values()), f"{name}: written in another type")
     expect(json.loads((folder / "written/config.json").read_text()) == config, f"{name}: another config was written")

@@ -13,7 +13,8 @@
 //
 // With --batch each folder in FOLDER is a model, and gets outputs.safetensors (logits in float64,
 // float32 and bfloat16), `gradients`, and the model as it is `written` with the folder that was
-// read, and `complete` without; or refused.txt, with the reason. With --logits it gets logits in
+// read, and `complete` without (of a mixture of experts also its balance loss, which is in the
+// gradients); or refused.txt, with the reason. With --logits it gets logits in
 // float32 alone, with --configs only what refuses its config.json.
 #include <ATen/Functions.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -28,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/balance_loss.h"
 #include "models/hugging_face.h"
 #include "models/transformer.h"
 #include "safetensors/safetensors.h"
@@ -88,7 +90,9 @@ using gpipe::models::SaveHuggingFaceOptions;
 void exchange(const std::string& folder, const std::string& inputs_path) {
   const gpipe::safetensors::File inputs(inputs_path);
   const TransformerOptions options = gpipe::models::read_config(folder);
-  torch::nn::Sequential model = gpipe::models::transformer(options);
+  const TransformerOptions with_logits =
+      TransformerOptions(options).router_logits(options.block().experts().count() > 0);
+  torch::nn::Sequential model = gpipe::models::transformer(with_logits);
   gpipe::models::load_hugging_face(folder, options, *model);
   gpipe::models::save_hugging_face(
       folder + "/written", options, *model,
@@ -100,10 +104,24 @@ void exchange(const std::string& folder, const std::string& inputs_path) {
            {at::kDouble, "float64."}, {at::kFloat, "float32."}, {at::kBFloat16, "bfloat16."}}) {
     model->zero_grad();
     model->to(type);
-    const at::Tensor logits = model->forward(inputs.read("ids"));
-    outputs.emplace_back(prefix + "logits", logits.detach().contiguous());
+    const bool routed = with_logits.router_logits();
+    std::vector<at::Tensor> results;
+    if (routed) {
+      results = model->forward<std::vector<at::Tensor>>(inputs.read("ids"));
+    } else {
+      results = {model->forward(inputs.read("ids"))};
+    }
+    outputs.emplace_back(prefix + "logits", results[0].detach().contiguous());
     if (type != at::kDouble) continue;
-    at::cross_entropy_loss(logits.flatten(0, 1), inputs.read("targets").flatten()).backward();
+    at::Tensor loss =
+        at::cross_entropy_loss(results[0].flatten(0, 1), inputs.read("targets").flatten());
+    if (routed) {
+      const auto experts = options.block().experts();
+      const at::Tensor balance = gpipe::models::balance_loss(results[1], experts.per_token());
+      outputs.emplace_back(prefix + "balance_loss", balance.detach());
+      loss = loss + experts.balance_factor() * balance;
+    }
+    loss.backward();
     save_gradients(folder + "/gradients", options, model);
   }
   gpipe::safetensors::write(folder + "/outputs.safetensors", outputs);
