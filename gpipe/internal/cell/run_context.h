@@ -20,6 +20,7 @@
 namespace gpipe::internal {
 
 class ForeignNodes;
+class ForeignTensors;
 class LateChecks;
 class TrackedStatistics;
 class Transfers;
@@ -82,6 +83,7 @@ struct RunContext {
   bool keep_graph = false;                           // the backward may run once more
   bool check_finite = false;                         // as in StepOptions
   UnregisteredLeaf* unregistered = nullptr;          // null: nobody wants to know
+  const ForeignTensors* foreign_tensors = nullptr;   // null: nobody watches for uses of them
   RequestedGradients* requested = nullptr;           // null: the leaves' .grad gets what arrives
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: nobody observes
 };
