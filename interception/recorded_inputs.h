@@ -16,6 +16,23 @@ namespace gpipe::internal {
 // have. Call it in a start callback.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& call);
 
+// Calls `visit` with each defined tensor in an input or output: itself, in a list, also of optional
+// ones, or in a tuple.
+template <typename Visit>
+void for_each_tensor_in(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      if (tensor.defined()) visit(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) for_each_tensor_in(item, visit);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) for_each_tensor_in(item, visit);
+  }
+}
+
 }  // namespace gpipe::internal
 
 #endif  // INTERCEPTION_RECORDED_INPUTS_H_

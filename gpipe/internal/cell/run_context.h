@@ -20,6 +20,7 @@
 namespace gpipe::internal {
 
 class ForeignNodes;
+class ForeignTensors;
 class LateChecks;
 class TrackedStatistics;
 class Transfers;
@@ -82,6 +83,7 @@ struct RunContext {
   bool keep_graph = false;                           // the backward may run once more
   bool check_finite = false;                         // as in StepOptions
   UnregisteredLeaf* unregistered = nullptr;          // null: not recorded
+  const ForeignTensors* foreign_tensors = nullptr;   // null: uses of them are not watched
   RequestedGradients* requested = nullptr;           // null: gradients go to the leaves' .grad
   std::vector<RecomputeTime>* recomputes = nullptr;  // [stage]; null: not observed
 };

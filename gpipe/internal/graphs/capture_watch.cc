@@ -48,21 +48,6 @@ void intercept() {
   });
 }
 
-template <typename Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      if (tensor.defined()) visit(tensor);
-    }
-  } else if (value.isList()) {  // of optional tensors
-    for (const c10::IValue& item : value.toListRef()) visit_tensors(item, visit);
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) visit_tensors(item, visit);
-  }
-}
-
 }  // namespace
 
 // LibTorch swallows exceptions of these callbacks, so they only note.
@@ -72,7 +57,7 @@ struct CaptureWatch::Observer {
     if (watch == nullptr || !call.operator_name()) return nullptr;
     if (watch->depth_++ > 0 || !watch->found_.empty()) return nullptr;
     for (const c10::IValue& value : recorded_inputs(call)) {
-      visit_tensors(value, [&](const at::Tensor& tensor) {
+      for_each_tensor_in(value, [&](const at::Tensor& tensor) {
         if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
         const c10::StorageImpl* storage = storage_of(tensor);
         if (storage != nullptr && watch->known_.contains(storage) &&
@@ -95,7 +80,7 @@ struct CaptureWatch::Observer {
     if (watch == nullptr || !call.operator_name() || watch->depth_ == 0) return;
     if (--watch->depth_ > 0) return;
     for (const c10::IValue& value : call.outputs()) {
-      visit_tensors(value, [&](const at::Tensor& tensor) {
+      for_each_tensor_in(value, [&](const at::Tensor& tensor) {
         if (storage_of(tensor) != nullptr) watch->known_.insert(storage_of(tensor));
       });
     }

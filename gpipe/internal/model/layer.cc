@@ -1,6 +1,13 @@
 #include "gpipe/internal/model/layer.h"
 
+#include "absl/strings/str_cat.h"
+#include "text/shown.h"
+
 namespace gpipe::internal {
+
+std::string layer_text(const Layer& layer) {
+  return absl::StrCat("layer ", layer.index, " (", text::quoted(layer.name), ")");
+}
 
 std::vector<std::vector<Layer>> partitions_of(const torch::nn::Sequential& model,
                                               const std::vector<int64_t>& balance) {

@@ -20,6 +20,9 @@ struct Layer {
   skip::CallPlan skips;
 };
 
+// "layer 5 ('relu')", as messages name it; one line, whatever its key is.
+std::string layer_text(const Layer& layer);
+
 // [partition] its layers, balance[partition] of them, in the model's order. They are the model's
 // own, not copies.
 //

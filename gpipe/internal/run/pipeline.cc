@@ -61,6 +61,19 @@ const std::vector<TieEdge>& edges_over(const TieCopies& processes, const DeviceT
   return devices.ties().empty() ? processes.edges() : devices.edges();
 }
 
+ForeignTensors foreign_tensors_of(const std::vector<std::vector<Layer>>& partitions,
+                                  const Residence& residence, int64_t process) {
+  ForeignTensors foreign(process);
+  for (size_t stage = 0; stage < partitions.size(); ++stage) {
+    const auto number = static_cast<int64_t>(stage);
+    if (residence.has_stage(number)) continue;
+    for (const Layer& layer : partitions[stage]) {
+      foreign.add(layer, residence.process_of_stage(number));
+    }
+  }
+  return foreign;
+}
+
 std::vector<skip::SkipEdge> skips_of(const skip::Layout& layout, const Ablation& ablation) {
   return ablation.direct_skips ? layout.crossing() : hops(layout.crossing());
 }
@@ -125,6 +138,7 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
       ties_(ties_of(partitions, places_of(residence_, partitions.size())), residence_,
             partitions.size(), world_, devices.front()),
       late_registrations_(partitions, residence_, world_),
+      foreign_tensors_(foreign_tensors_of(partitions, residence_, world_.process())),
       device_ties_(partitions, devices),
       ablation_(ablation),
       devices_(std::move(devices)),
@@ -444,6 +458,9 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
                      worker_threads_};
   context.on_caller = on_caller;
   context.check_finite = check_finite;
+  bool& may_use_foreign = may_use_foreign_[pass.plan.record ? 1 : 0];
+  const bool watches = may_use_foreign && !foreign_tensors_.empty() && !devices_.front().is_meta();
+  context.foreign_tensors = watches ? &foreign_tensors_ : nullptr;
   unregistered_leaf_.begin_run();
   context.unregistered = &unregistered_leaf_;
   if (request != nullptr) {
@@ -533,6 +550,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   } catch (...) {  // an earlier error tells more
     if (!error) error = std::current_exception();
   }
+  may_use_foreign = error != nullptr;
   pass.failed = error != nullptr;
   if (error) std::rethrow_exception(error);
 }

@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,6 +30,7 @@
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/cell/unregistered_leaf.h"
+#include "gpipe/internal/model/foreign_tensors.h"
 #include "gpipe/internal/model/model_state.h"
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/operators/statistics_use.h"
@@ -200,6 +202,9 @@ class Pipeline {
   TieCopies ties_;
   LateRegistrations late_registrations_;
   bool replicas_may_differ_ = false;
+  ForeignTensors foreign_tensors_;  // of all stages in other processes
+  // Whether a run may use them, as nothing has shown yet; guarded by run_lock_: [records].
+  std::array<bool, 2> may_use_foreign_{true, true};
   DeviceTies device_ties_;  // none if there are several processes, which run on CPUs
   const Ablation ablation_;
   // Those of other processes, too: they have layers without memory, and run nothing.

@@ -13,6 +13,7 @@
 #include "gpipe/internal/boundary/staying.h"
 #include "gpipe/internal/cell/late_checks.h"
 #include "gpipe/internal/graphs/stage_graphs.h"
+#include "gpipe/internal/model/foreign_tensors.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/finite.h"
 #include "gpipe/internal/tensors/transfer.h"
@@ -56,6 +57,24 @@ class RecomputeTimer {
   RecomputeTime* time_;
 };
 
+// What a layer, or the loss, gives, if it uses nothing of the layers of other processes.
+// `results_of`: the tensors in it. `user`: its name.
+template <typename Call, typename ResultsOf, typename User>
+auto watched(const ForeignTensors* foreign, const Call& call, const ResultsOf& results_of,
+             const User& user, bool is_loss = false) {
+  if (foreign == nullptr) return call();
+  const ForeignUse use(*foreign);
+  std::optional<decltype(call())> result;
+  try {
+    result.emplace(call());
+  } catch (...) {
+    use.check_exception(user(), is_loss);
+    throw;
+  }
+  use.check_results(results_of(*result), user(), is_loss);
+  return *std::move(result);
+}
+
 }  // namespace
 
 Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
@@ -83,8 +102,7 @@ std::optional<GraphUse> Stage::graph_use() const {
 std::string Stage::name_of(int64_t position) const {
   if (position < 0) return "stage " + std::to_string(index_);
   if (position == static_cast<int64_t>(layers_.size())) return "the loss function";
-  const Layer& layer = layers_[position];
-  return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
+  return layer_text(layers_[position]);
 }
 
 std::string Stage::current_layer_type() const {
@@ -140,7 +158,11 @@ Stage::Result Stage::call_layers(const RunContext& run, int64_t micro_batch,
   for (size_t position = 0; position < layers_.size(); ++position) {
     draws_.enter(plan.step_seed, plan.number_of(micro_batch), layers_[position].index);
     phase_questions() = {};
-    value = run_layer(static_cast<int64_t>(position), std::move(value));
+    value = watched(
+        run.foreign_tensors,
+        [&] { return run_layer(static_cast<int64_t>(position), std::move(value)); },
+        [&](torch::nn::AnyValue& result) { return given_by(position, result, tracker); },
+        layer_name);
     buffers_.note_questions(position, phase_questions());
     if (keep_inputs) check_kept(index_, inputs, "while it is checkpointed", layer_name);
     read_only.check(layer_name);
@@ -164,6 +186,16 @@ torch::nn::AnyValue Stage::run_layer(int64_t position, torch::nn::AnyValue value
   value = layer.module.any_forward(std::move(value));
   call.finish();
   return value;
+}
+
+std::vector<const at::Tensor*> Stage::given_by(size_t position, torch::nn::AnyValue& value,
+                                               const skip::Tracker& tracker) const {
+  std::vector<const at::Tensor*> given;
+  layers_[position].skips.for_each_stash([&](const skip::Key& key) {
+    if (const at::Tensor* const stashed = tracker.find(key)) given.push_back(stashed);
+  });
+  for (const at::Tensor* const tensor : tensors_in(value)) given.push_back(tensor);
+  return given;
 }
 
 void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
@@ -190,8 +222,9 @@ void Stage::add_outputs(Result& result) const {
   }
 }
 
-void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
-                     const Packet& handed_over, Cell& cell) {
+void Stage::run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss,
+                     Value outputs, const Packet& handed_over, Cell& cell) {
+  const CellPlan& plan = run.plan;
   CellGraph graph;
   if (cell.recompute) {
     // The layers' graph is freed, so the loss must not be connected to it.
@@ -206,7 +239,10 @@ void Stage::run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& 
                layers_.empty() ? 0 : layers_.back().index + 1);
   RandomStreamsScope draws_scope(&draws_, &graph.draws());
   running_layer_ = static_cast<int64_t>(layers_.size());
-  LossResult scalar = loss(micro_batch, outputs.tensors);
+  LossResult scalar = watched(
+      run.foreign_tensors, [&] { return loss(micro_batch, outputs.tensors); },
+      [](const LossResult& result) { return std::vector<const at::Tensor*>{&result.loss}; },
+      [this] { return current_layer(); }, /*is_loss=*/true);
   if (!plan.record) return;  // an evaluation: no backward follows
   graph.add_output(0, 0, scalar.loss);
   graph.targets() = std::move(scalar.targets);
@@ -272,7 +308,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     cell.graph = std::move(result.graph);
   }
   if (loss != nullptr) {
-    run_loss(plan, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
+    run_loss(run, micro_batch, *loss, std::move(result.outputs.front()), outputs.front(), cell);
   }
   outputs.resize(outputs.size() + boundary_.ports.ties_out.size());
   return outputs;

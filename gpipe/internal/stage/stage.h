@@ -127,7 +127,7 @@ class Stage {
   // The layers' buffers are to be put back by end_recompute(), when the graph is not needed any
   // more.
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
-  void run_loss(const CellPlan& plan, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
+  void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
   // The terms of ties that the stages behind have sent, and those that the stages before get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
@@ -138,6 +138,9 @@ class Stage {
                    const ModelState::Parameter* parameter) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
+  // What the layer at `position` has made: its output, and what it stashes.
+  std::vector<const at::Tensor*> given_by(size_t position, torch::nn::AnyValue& value,
+                                          const skip::Tracker& tracker) const;
   // Throws c10::ValueError for what the layer at `position` has made that is not finite.
   void check_finite_layer(size_t position, torch::nn::AnyValue& value,
                           const skip::Tracker& tracker) const;

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/distributed/sockets/master_port.h"
@@ -693,6 +694,98 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   both("'1.weight' in process 1 has the same memory as '0.weight' in process 0");
   both("call clip_grad_norm_ of the pipeline");
   both("in process 0 is also");
+  ranks.expect_ends();
+}
+
+// Layer 1, in another process, uses what layer 0 has registered, without a word.
+TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
+  using Function = std::function<torch::Tensor(torch::Tensor)>;
+  using MakeFunction = std::function<Function(nn::BatchNorm1d)>;
+  const std::string parameter = "uses the parameter '0.weight' of shape [4]";
+  const std::vector<std::pair<MakeFunction, std::string>> cases = {
+      {[](const auto& first) -> Function {
+         return [=](const torch::Tensor& x) { return x.matmul(first->weight.diag()); };
+       },
+       parameter},
+      {[](const auto& first) -> Function {
+         return [=](const torch::Tensor& x) { return x * first->weight; };
+       },
+       parameter},
+      {[](const auto& first) -> Function {
+         return [=](const torch::Tensor& x) { return x * first->weight[0].template item<float>(); };
+       },
+       parameter},
+      {[](const auto& first) -> Function {
+         return [=](torch::Tensor x) { return nn::BatchNorm1d(first)->forward(std::move(x)); };
+       },
+       "uses the buffer '0.num_batches_tracked' of shape []"},
+      {[](const auto& first) -> Function {
+         return [=](const torch::Tensor& x) { return x * first->running_var; };
+       },
+       "uses the buffer '0.running_var' of shape [4]"},
+      // A view from before, which would keep the values of the first step.
+      {[](const auto& first) -> Function {
+         return [row = first->weight.view({1, 4})](const torch::Tensor& x) { return x * row; };
+       },
+       parameter},
+      {[](const auto& first) -> Function {
+         return [part = first->weight.detach()[2]](const torch::Tensor& x) { return x * part; };
+       },
+       parameter},
+      // What needs no values is no harm.
+      {[](const auto& first) -> Function {
+         return
+             [=](const torch::Tensor& x) { return x + torch::empty_like(first->weight).size(0); };
+       },
+       "loss "},
+      // Nor an error of the layer's own.
+      {[](const auto& first) -> Function {
+         return [=](const torch::Tensor& x) {
+           (void)torch::empty_like(first->weight);
+           return x.view({7});
+         };
+       },
+       "shape '[7]' is invalid"},
+  };
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    for (const auto& [make, text] : cases) {
+      torch::manual_seed(1);
+      const nn::BatchNorm1d first(4);
+      GPipe pipe(nn::Sequential(first, testing::layer<torch::Tensor, torch::Tensor>(make(first)),
+                                nn::Linear(4, 4)),
+                 GPipeOptions({1, 2}).chunks(2).world(world));
+      say(outcome([&] {
+        return "loss " +
+               std::to_string(
+                   pipe->evaluate({torch::ones({8, 4})}, {torch::zeros({8, 4})}, loss).loss);
+      }));
+      say(step(pipe));
+    }
+    const nn::BatchNorm1d first(4);
+    GPipe pipe(nn::Sequential(first, nn::Linear(4, 4)), GPipeOptions({1, 1}).world(world));
+    say(outcome([&] {
+      const LossFn with_weight = [&](const Tensors& outputs, const Tensors&) {
+        return (outputs[0] * first->weight).mean();
+      };
+      return std::to_string(pipe->step({torch::ones({8, 4})}, {}, with_weight).loss);
+    }));
+  });
+  for (const auto& [make, text] : cases) {
+    for (const char* const call : {"evaluate", "step"}) {
+      const std::string in_process_1 = ranks.lines()[1];
+      EXPECT_THAT(in_process_1, HasSubstr(text)) << call;
+      if (!absl::StartsWith(text, "uses ")) continue;
+      EXPECT_THAT(in_process_1, AllOf(HasSubstr("layer 1 ('1'), in process 1, uses"),
+                                      HasSubstr("that layer 0 ('0') has registered in process 0"),
+                                      HasSubstr(text.find("buffer") == std::string::npos
+                                                    ? "gpipe::TiedLayer"
+                                                    : "Put both into one process")))
+          << call;
+    }
+  }
+  EXPECT_THAT(ranks.lines()[1],
+              AllOf(HasSubstr("the loss function, in process 1, uses the parameter '0.weight'"),
+                    HasSubstr("Compute what needs it in the last layer")));
   ranks.expect_ends();
 }
 

@@ -1,0 +1,137 @@
+#include "gpipe/internal/model/foreign_tensors.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "interception/recorded_inputs.h"
+
+namespace gpipe::internal {
+namespace {
+
+thread_local ForeignUse* current_use = nullptr;
+
+MemoryRange bytes_of(const at::Tensor& tensor) {
+  const auto size = static_cast<int64_t>(tensor.element_size());
+  const MemoryRange elements = memory_range(tensor);
+  return {elements.begin * size, elements.end * size};
+}
+
+}  // namespace
+
+void ForeignTensors::add(const Layer& layer, int64_t process) {
+  const auto add_one = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+    if (!tensor.defined()) return;
+    const size_t number = all_.size();
+    if (!by_tensor_.emplace(tensor.unsafeGetTensorImpl(), number).second) return;
+    Foreign foreign;
+    foreign.tensor = tensor;
+    foreign.is_buffer = is_buffer;
+    foreign.name = layer.name + "." + name;
+    foreign.layer = layer_text(layer);
+    foreign.process = process;
+    if (storage_of(tensor) != nullptr && !tensor.is_meta()) {
+      foreign.storage = tensor.storage().getWeakStorageImpl();
+      foreign.bytes = bytes_of(tensor);
+      by_storage_[storage_of(tensor)].push_back(number);
+    }
+    all_.push_back(std::move(foreign));
+  };
+  const torch::nn::Module& module = *layer.module.ptr();
+  for (const auto& item : module.named_parameters()) add_one(item.key(), item.value(), false);
+  for (const auto& item : module.named_buffers()) add_one(item.key(), item.value(), true);
+}
+
+const ForeignTensors::Foreign* ForeignTensors::find(const at::Tensor& tensor) const {
+  if (tensor.is_meta()) {
+    const auto found = by_tensor_.find(tensor.unsafeGetTensorImpl());
+    return found == by_tensor_.end() ? nullptr : &all_[found->second];
+  }
+  const auto found = by_storage_.find(storage_of(tensor));
+  if (found == by_storage_.end()) return nullptr;
+  const MemoryRange bytes = bytes_of(tensor);
+  for (const size_t number : found->second) {
+    const Foreign& foreign = all_[number];
+    // A tied one is not on meta. What is not trained keeps the values that it had.
+    if (foreign.tensor.is_meta() && foreign.tensor.requires_grad() &&
+        bytes.begin < foreign.bytes.end && foreign.bytes.begin < bytes.end) {
+      return &foreign;
+    }
+  }
+  return nullptr;
+}
+
+std::string ForeignTensors::text_of(const Foreign& foreign, const std::string& user,
+                                    bool is_loss) const {
+  const std::string advice =
+      foreign.is_buffer
+          ? "Put both into one process (the balance, or Placement::processes), or give each a "
+            "buffer of its own"
+      : is_loss
+          ? "Compute what needs it in the last layer: one that derives from gpipe::TiedLayer gets "
+            "a "
+            "copy of it here (docs/guide/03-sequential-model.md#tied-weights)"
+          : "Let the layer that uses it derive from gpipe::TiedLayer (tied/tied_layer.h), by which "
+            "it gets a copy here (docs/guide/03-sequential-model.md#tied-weights), or put both "
+            "into one process (the balance, or Placement::processes)";
+  return c10::str(user, ", in process ", process_, ", uses the ",
+                  foreign.is_buffer ? "buffer" : "parameter", " '", foreign.name, "' of shape ",
+                  foreign.tensor.sizes(), " that ", foreign.layer, " has registered in process ",
+                  foreign.process, ", and does not say so: here it has no values. ", advice);
+}
+
+// LibTorch swallows exceptions of these, so they only note.
+struct ForeignUse::Observer {
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+    ForeignUse* const use = current_use;
+    if (use == nullptr || use->has_old_values_) return nullptr;
+    for (const c10::IValue& value : recorded_inputs(call)) {
+      for_each_tensor_in(value, [&](const at::Tensor& tensor) {
+        const ForeignTensors::Foreign* const found = use->tensors_.find(tensor);
+        if (found == nullptr || use->has_old_values_) return;
+        if (use->found_ == nullptr || !tensor.is_meta()) use->found_ = found;
+        use->has_old_values_ = !tensor.is_meta();
+      });
+    }
+    return nullptr;
+  }
+};
+
+ForeignUse::ForeignUse(const ForeignTensors& tensors)
+    : tensors_(tensors),
+      former_(current_use),
+      callback_(at::addThreadLocalCallback(at::RecordFunctionCallback(&Observer::begin)
+                                               .needsInputs(true)
+                                               .scopes({at::RecordScope::FUNCTION}))) {
+  current_use = this;
+}
+
+ForeignUse::~ForeignUse() {
+  at::removeCallback(callback_);
+  current_use = former_;
+}
+
+void ForeignUse::check_results(const std::vector<const at::Tensor*>& results,
+                               const std::string& user, bool is_loss) const {
+  if (found_ == nullptr) return;
+  const bool on_meta = std::any_of(
+      results.begin(), results.end(),
+      [](const at::Tensor* const result) { return result->defined() && result->is_meta(); });
+  TORCH_CHECK_VALUE(!has_old_values_ && !on_meta, tensors_.text_of(*found_, user, is_loss));
+}
+
+void ForeignUse::check_exception(const std::string& user, bool is_loss) const {
+  if (found_ == nullptr) return;
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(!absl::StrContains(what, "meta") && !absl::StrContains(what, "Meta"),
+                      tensors_.text_of(*found_, user, is_loss));
+  } catch (...) {  // another error tells more
+  }
+}
+
+}  // namespace gpipe::internal

@@ -1,0 +1,85 @@
+// ForeignTensors: what layers of other processes have registered, and which layer here uses it all
+// the same.
+//
+// A layer that uses another one's parameter without registering it (a captured module, a plain
+// member) is found nowhere but in its forward. There the tensor is on meta, or a view of it has the
+// values from before the pipeline was made.
+#ifndef GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
+#define GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+
+// Thread-safety: const methods at any time, from any thread.
+class ForeignTensors {
+ public:
+  explicit ForeignTensors(int64_t process) : process_(process) {}
+
+  // A layer of another process, before its memory is freed (move_to_meta).
+  void add(const Layer& layer, int64_t process);
+  bool empty() const { return all_.empty(); }
+
+ private:
+  friend class ForeignUse;
+
+  struct Foreign {
+    at::Tensor tensor;
+    bool is_buffer = false;
+    std::string name;   // in the model
+    std::string layer;  // "layer 0 ('embedding')"
+    int64_t process = 0;
+    // Of its memory before it was freed, which nobody else gets as long as this is here.
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+    MemoryRange bytes;
+  };
+
+  // The foreign tensor that this one is, or, a trained one, whose former memory it has. Null: none.
+  const Foreign* find(const at::Tensor& tensor) const;
+  std::string text_of(const Foreign& foreign, const std::string& user, bool is_loss) const;
+
+  int64_t process_;
+  std::vector<Foreign> all_;
+  std::unordered_map<const c10::TensorImpl*, size_t> by_tensor_;
+  std::unordered_map<const c10::StorageImpl*, std::vector<size_t>> by_storage_;
+};
+
+// Watches the operators that one layer, or the loss function, runs on this thread.
+class ForeignUse {
+ public:
+  explicit ForeignUse(const ForeignTensors& tensors);
+  ~ForeignUse();
+  ForeignUse(const ForeignUse&) = delete;
+  ForeignUse& operator=(const ForeignUse&) = delete;
+
+  // Throw c10::ValueError that says which tensor `user` ("layer 5 ('head')") has used of which
+  // layer, where both are, and what to do. Shapes may be read: it is an error only with old values,
+  // with a result on meta, or with an exception of LibTorch's about meta, which is being handled.
+  void check_results(const std::vector<const at::Tensor*>& results, const std::string& user,
+                     bool is_loss) const;
+  void check_exception(const std::string& user, bool is_loss) const;
+
+ private:
+  struct Observer;
+
+  const ForeignTensors& tensors_;
+  ForeignUse* former_;
+  at::CallbackHandle callback_;
+  const ForeignTensors::Foreign* found_ = nullptr;
+  bool has_old_values_ = false;  // of what was found
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
