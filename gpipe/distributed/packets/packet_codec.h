@@ -25,14 +25,14 @@ namespace gpipe::distributed {
 // packet's tensors; the head is on the CPU.
 struct OutgoingPacket {
   at::Tensor head;
-  // The packet's own memory, which nobody may change until it has been sent. On an accelerator what
-  // has been put on the current stream fills it.
+  // The packet's own memory, which must not change until it has been sent. On an accelerator, work
+  // on the current stream fills it.
   std::vector<at::Tensor> bodies;
-  // Of the tensors behind the bodies, on the CPU only: whoever sends an accelerator's copies them
-  // first.
+  // Marks of the tensors behind the bodies. On the CPU only: a sender copies an accelerator's
+  // tensors first.
   std::vector<internal::VersionMark> sources;
 
-  // Whether somebody has changed a source while it was being sent.
+  // Whether a source has been changed while it was being sent.
   bool is_changed() const;
 };
 
