@@ -146,7 +146,7 @@ class Control::Impl {
     }
     if (!mesh_.accept_error().empty()) {
       text += "; this process (rank " + std::to_string(options_.rank) +
-              ") cannot let in who connects: " + mesh_.accept_error();
+              ") cannot accept connections: " + mesh_.accept_error();
     } else if (!are_known) {
       text +=
           "; was each rank started once, with the same number of processes, and the same "
