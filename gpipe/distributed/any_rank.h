@@ -1,4 +1,4 @@
-// any_rank: what one process was told, known to all: a signal that asks to save and to end.
+// any_rank: tells all processes what one was told, e.g. by a signal that asks to save and to end.
 #ifndef GPIPE_DISTRIBUTED_ANY_RANK_H_
 #define GPIPE_DISTRIBUTED_ANY_RANK_H_
 
@@ -6,9 +6,9 @@
 
 namespace gpipe {
 
-// Whether `here` is true on any rank: the same on all of them, so all can do the same then. All
-// ranks call it, in the same order as steps and other calls of a World, after each step, say: it is
-// one exchange of a byte. Alone it is `here`.
+// Whether `here` is true on any rank. The result is the same on all ranks, so all can act alike.
+// All ranks call it, in the same order as steps and other calls of a World, e.g. after each step:
+// it exchanges one byte. In a World of one process it returns `here`.
 //
 // A signal may come between the calls of two ranks, so no rank may act on its own: the ranks would
 // save after different steps. docs/guide/33-failing-processes.md has the loop.

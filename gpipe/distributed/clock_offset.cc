@@ -27,7 +27,7 @@ int64_t number_in(const at::Tensor& bytes) {
   return number;
 }
 
-// Tells rank `to` the time whenever it asks.
+// Sends rank `to` the time, each time it asks.
 void tell(internal::Processes& processes, int64_t to, const Clock& clock) {
   for (int round = 0; round < kRounds; ++round) {
     processes.move({}, {{to, room()}});
@@ -38,7 +38,7 @@ void tell(internal::Processes& processes, int64_t to, const Clock& clock) {
 int64_t ask(internal::Processes& processes, const Clock& clock) {
   int64_t shortest = std::numeric_limits<int64_t>::max();
   int64_t offset = 0;
-  // Rank 0 may be asked by others: the first answer takes long.
+  // Rank 0 answers one rank after another, so the first answer may take long.
   for (int round = 0; round < kRounds; ++round) {
     const at::Tensor answer = room();
     const int64_t before = clock.now();

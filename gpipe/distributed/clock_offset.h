@@ -1,4 +1,4 @@
-// clock_offset: how the clock of this process is made that of rank 0.
+// clock_offset: converts times of this process's clock to times of rank 0's clock.
 #ifndef GPIPE_DISTRIBUTED_CLOCK_OFFSET_H_
 #define GPIPE_DISTRIBUTED_CLOCK_OFFSET_H_
 
@@ -13,17 +13,17 @@ namespace gpipe::distributed {
 struct Clock {
   // Processes with the same text have the same clock.
   std::string name;
-  std::function<int64_t()> now;  // nanoseconds since anything
+  std::function<int64_t()> now;  // nanoseconds since an arbitrary moment
 };
 
-// std::chrono::steady_clock, which all processes of a machine share until it is started again.
+// std::chrono::steady_clock, which all processes of a machine share until the machine reboots.
 Clock steady_clock_of_machine();
 
-// What added to the own clock gives that of rank 0, in nanoseconds. 0 where it is the same one;
-// otherwise off by at most half of the shortest of some messages to and fro. It holds for now:
-// clocks of two machines drift by some microseconds a second.
+// The nanoseconds to add to this process's clock to get rank 0's clock. 0 if both have the same
+// clock; otherwise wrong by at most half of the shortest of several round trips. The result holds
+// only now: the clocks of two machines drift apart by some microseconds a second.
 //
-// Called by all processes, within in_call().
+// All processes call it, within in_call().
 int64_t clock_offset(internal::Processes& processes, const Clock& clock);
 
 }  // namespace gpipe::distributed

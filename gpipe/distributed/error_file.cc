@@ -18,10 +18,10 @@ void ErrorFile::write(const std::string& text) noexcept {
          {{"message", text},
           {"extraInfo",
            {{"py_callstack", text}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
-    // torchrun throws at half a record.
+    // torchrun throws if it finds an incomplete record, so the file is renamed when it is complete.
     const std::string draft = path_ + "." + std::to_string(getpid());
     std::ofstream file(draft);
-    // An exception's text may be no UTF-8.
+    // An exception's text may not be valid UTF-8.
     file << record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     file.close();
     if (file.fail() || std::rename(draft.c_str(), path_.c_str()) != 0) {

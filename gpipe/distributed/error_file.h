@@ -1,7 +1,7 @@
 // ErrorFile: the reason why this process failed, where torchrun looks for it.
 //
-// torchrun names a file for each process (TORCHELASTIC_ERROR_FILE). What it finds there it prints
-// in its summary; otherwise that has the exit code only.
+// torchrun names a file for each process (TORCHELASTIC_ERROR_FILE). It prints the file's content
+// in its summary; without one the summary has the exit code only.
 #ifndef GPIPE_DISTRIBUTED_ERROR_FILE_H_
 #define GPIPE_DISTRIBUTED_ERROR_FILE_H_
 
@@ -13,14 +13,14 @@ namespace gpipe::distributed {
 // Thread-safety: one thread at a time.
 class ErrorFile {
  public:
-  // Empty: there is none, and all is without effect.
+  // An empty path: no file, so the functions have no effect.
   explicit ErrorFile(std::string path) : path_(std::move(path)) {}
 
-  // As torch.distributed.elastic's ErrorHandler writes it: the text twice, as message and as what
-  // is printed, and the time in seconds. Whole or not at all; a disk that is full is no
-  // second failure.
+  // Writes what torch.distributed.elastic's ErrorHandler writes: the text twice, as message and as
+  // the call stack that torchrun prints, and the time in seconds. Writes the whole file or nothing;
+  // a full disk is ignored.
   void write(const std::string& text) noexcept;
-  // The process has got over it.
+  // Removes the file, when the process has recovered from the failure.
   void forget() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Its place is gpipe/distributed/control/failure.h; this name stays for programs that have it.
+// failure: the old path of gpipe/distributed/control/failure.h, kept for programs that include it.
 #ifndef GPIPE_DISTRIBUTED_FAILURE_H_
 #define GPIPE_DISTRIBUTED_FAILURE_H_
 

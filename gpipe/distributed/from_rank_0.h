@@ -1,4 +1,4 @@
-// from_rank_0: what one process finds, for all of them: a schedule that was searched, a plan.
+// from_rank_0: gives all processes what rank 0 computes, e.g. a schedule from a search, or a plan.
 #ifndef GPIPE_DISTRIBUTED_FROM_RANK_0_H_
 #define GPIPE_DISTRIBUTED_FROM_RANK_0_H_
 
@@ -10,13 +10,13 @@
 namespace gpipe {
 
 // Calls `make` on rank 0 and returns its text, of any length, on all ranks, which wait as long as
-// it takes. For what would take each of them the time, or differ: a search that Ctrl-C or a
-// deadline ends, a measured profile. All ranks call it, in the same order as steps and other calls
-// of a World. Alone it is make().
+// it takes. It is for results that would cost each rank the time, or that would differ between
+// ranks: a search that Ctrl-C or a deadline ends, a measured profile. All ranks call it, in the
+// same order as steps and other calls of a World. In a World of one process it returns make().
 //
 // Throws what `make` throws, on rank 0, and std::runtime_error with its text on the others: no
-// process has failed then, and all may go on. gpipe::distributed::DistributedFailure if one fails
-// meanwhile.
+// process has failed then, and all may go on. Throws gpipe::distributed::DistributedFailure if a
+// process fails meanwhile.
 //
 // Example:
 //   const auto table = gpipe::Schedule::from_text(gpipe::from_rank_0(

@@ -90,7 +90,8 @@ void add(StepTimeline& step, StepTimeline other, int64_t rank) {
   }
 }
 
-// By number: a step that failed may have begun in some processes only.
+// Joins the steps of a replica's processes by their numbers: a step that failed may have begun in
+// some processes only.
 Steps steps_of_replica(const World& world, const std::vector<std::string>& of_ranks,
                        int64_t replica) {
   std::map<int64_t, StepTimeline> steps;

@@ -1,4 +1,4 @@
-// gather_timelines: what the workers of all processes did, as one timeline.
+// gather_timelines: joins the timelines that all processes recorded.
 #ifndef GPIPE_DISTRIBUTED_GATHER_TIMELINES_H_
 #define GPIPE_DISTRIBUTED_GATHER_TIMELINES_H_
 
@@ -11,16 +11,16 @@
 
 namespace gpipe {
 
-// [replica][step] Each process records its own workers. This puts the steps together, on the clock
-// of rank 0, which begins with the first of them; all processes get the whole. Of a step that
-// failed there is what had begun. A replica that had no rows in a step has no entry for it:
-// StepTimeline::run tells steps apart. Clocks of several machines are compared now, so call it soon
-// after the steps.
+// Returns timelines as [replica][step]. Each process records its own workers. This joins the steps
+// of all processes, in all of them. Times are those of rank 0's clock, and the first step begins at
+// 0. A step that failed has the actions that had begun. A replica that had no rows in a step has no
+// entry for it: StepTimeline::run tells steps apart. Clocks of several machines are compared during
+// this call, so call it soon after the steps.
 //
-// All processes call it, with a timeline of the same pipeline that was made, or cleared, at the
-// same place. Throws c10::ValueError, in all of them, if a process of a replica has recorded
-// nothing of a step that went well in another one, or if two have recorded the same worker;
-// gpipe::distributed::DistributedFailure if a process fails.
+// All processes call it, with a timeline of the same pipeline that was made, or cleared, between
+// the same two steps. Throws c10::ValueError, in all processes, if a process of a replica has not
+// recorded a step that succeeded in another process of that replica, or if two have recorded the
+// same worker. Throws gpipe::distributed::DistributedFailure if a process fails.
 //
 // Example:
 //   gpipe::Timeline timeline;
@@ -38,7 +38,7 @@ namespace distributed {
 
 struct Clock;
 
-// For tests: with another clock, which is that of `steps`.
+// For tests: `clock` is the clock by which `steps` were recorded.
 std::vector<std::vector<StepTimeline>> gather_timelines(const World& world,
                                                         std::vector<StepTimeline> steps,
                                                         const Clock& clock);

@@ -83,7 +83,7 @@ LaunchOptions read_options(char** command, char** end) {
 }  // namespace
 
 // run_main() and not run_command() (command/run.h): the launcher needs no LibTorch, whose libraries
-// take half a second to load, and its processes are to have the user's environment, without
+// take half a second to load, and its processes must have the user's environment, without
 // OMP_WAIT_POLICY.
 int main(int argc, char** argv) {
   char** const end = argv + argc;

@@ -18,7 +18,7 @@
 
 namespace {
 
-constexpr int64_t kRows = 4;  // of a micro-batch
+constexpr int64_t kRows = 4;  // per micro-batch
 constexpr int64_t kWidth = 8;
 constexpr int64_t kMicroBatches = 32;
 constexpr int kSteps = 60;

@@ -1,13 +1,13 @@
-// What the sum over replicas costs a step, where it is not behind the work of others.
+// Measures what the sum over replicas costs a step where other work does not hide it.
 //
 //   bazel run -c opt //gpipe/distributed:reduction_benchmark
 //
 // Two replicas of a pipeline over two processes, all four on this machine; a process has 16 MiB of
 // parameters, in one stage or in two (interleaved). Layers that sleep stand for devices: they leave
-// the cores to the processes that add up. Layers that compute show what is left where the cores are
-// busy. For each: the medians of a step, of how long it takes from the last backward of all
-// processes until all have returned, and of how long the processes of the last stage wait before
-// that, done with theirs.
+// the cores to the processes that add up. Layers that compute show the cost when the cores are
+// busy. For each it prints three medians: the time of a step; the time from the last backward of
+// all processes until all have returned; and the time that the processes of the last stage wait
+// before that after their own last backward.
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -40,7 +40,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kWidth = 1024;
-constexpr int64_t kSquares = 4;  // of kWidth x kWidth, in each process
+constexpr int64_t kSquares = 4;  // weights of kWidth x kWidth in each process
 constexpr int64_t kChunks = 8;
 constexpr int64_t kRows = 512;
 constexpr int kSteps = 15;
@@ -98,7 +98,7 @@ void train(const World& world, const nn::Sequential& module, int64_t stages,
   const torch::Tensor x = torch::ones({rows.size(), kWidth});
   for (int step = 0; step <= kSteps; ++step) {
     pipe->zero_grad();
-    (void)pipe->parameter_hash();  // all begin together
+    (void)pipe->parameter_hash();  // makes all processes begin together
     int64_t last = 0;
     const int64_t begin = microseconds_now();
     pipe->step(
@@ -107,7 +107,7 @@ void train(const World& world, const nn::Sequential& module, int64_t stages,
         StepOptions().on_event([&](const Event&) { last = microseconds_now(); }));
     std::ostringstream line;
     line << begin << " " << last << " " << microseconds_now();
-    if (step > 0) say(line.str());  // the first one learns the sizes
+    if (step > 0) say(line.str());  // not the first step, which learns the messages' sizes
   }
 }
 
@@ -144,7 +144,7 @@ void measure(const char* what, int64_t stages, const std::function<nn::Sequentia
       "%s: a step %.1f ms; behind the last backward %.1f ms, %.1f %%; last stages wait %.1f "
       "ms\n",
       what, median(steps), median(behind), 100 * median(behind) / median(steps), median(waits));
-  std::fflush(stdout);  // or the next processes have it, too
+  std::fflush(stdout);  // otherwise the next forked processes would print it, too
 }
 
 }  // namespace

@@ -43,9 +43,10 @@ namespace {
 using internal::Packet;
 using internal::Processes;
 
-constexpr std::chrono::hours kLongestWait{24 * 365};  // a time that far away can be told
+constexpr std::chrono::hours kLongestWait{24 * 365};  // more could overflow a time
 
-// A layer may throw a Disagreement, too, which the others know nothing of.
+// Marks a Disagreement of a collective as thrown by all ranks. A layer may throw a Disagreement,
+// too, which the other ranks do not know of.
 template <typename Collective>
 auto found_by_all(const Collective& collective) {
   try {
@@ -57,15 +58,15 @@ auto found_by_all(const Collective& collective) {
 
 class ConnectedProcesses final : public Processes {
  public:
-  // `kind`: of links between devices; null: by way of the host.
+  // `kind`: the kind of links between devices; null: tensors go through the host.
   ConnectedProcesses(std::unique_ptr<Session> session, const LinkKind* kind,
                      std::chrono::milliseconds call_limit)
       : session_(std::move(session)),
         call_limit_(call_limit),
         kind_(kind),
         error_file_(session_->environment().error_file) {}
-  // In a forked child the threads are the parent's: Gloo would wait for its own for ever, and take
-  // the parent's sockets out of what both wait on.
+  // In a forked child the threads do not exist: Gloo would wait for its threads forever, and would
+  // remove the parent's sockets from the epoll that parent and child share.
   ~ConnectedProcesses() override {
     if (!fork_guard_.stale()) return;
     (void)links_.release();
@@ -111,13 +112,13 @@ class ConnectedProcesses final : public Processes {
 
     MessagePlan plan;
     int64_t epoch;
-    DeviceLinks* links = nullptr;  // of the epoch, too
+    DeviceLinks* links = nullptr;  // valid in the same epoch
   };
 
   Control& control() { return session_->control(); }
   DeviceLinks* connect_links(const MessagePlan& plan, c10::Device device);
 
-  // Whatever has failed before, all go on.
+  // A call has succeeded: removes the error file of an earlier failure.
   void got_over_it() noexcept {
     if (std::exchange(has_error_file_, false)) error_file_.forget();
   }
@@ -130,36 +131,36 @@ class ConnectedProcesses final : public Processes {
   internal::ForkGuard fork_guard_;
   std::unique_ptr<Session> session_;
   const std::chrono::milliseconds call_limit_;
-  std::timed_mutex call_;                  // held by a call; what follows belongs to it
-  std::atomic<std::thread::id> caller_{};  // who holds it
-  // How many calls have waited for the lock in vain. They count as begun once the call that has the
-  // lock has gone well. If that call fails, a layer of its own may have made them, in a thread that
-  // it waits for, so other ranks make no such calls, and they do not count.
+  std::timed_mutex call_;                  // held by a call, which owns the members below
+  std::atomic<std::thread::id> caller_{};  // the thread that holds it
+  // How many calls have waited for the lock in vain. They count as begun if the call that holds the
+  // lock succeeds. If it fails, they do not count: one of its layers may have made them, in a
+  // thread for which it waits, and then other ranks make no such calls.
   std::atomic<uint64_t> missed_calls_{0};
-  std::unique_ptr<Group> group_;  // of this epoch
+  std::unique_ptr<Group> group_;  // for this epoch
   const LinkKind* const kind_;
-  std::unique_ptr<LinkPools> links_;  // of this epoch
-  // Whether the last failure has been thrown to the caller here. Each is thrown once: whoever calls
-  // again wants to go on.
+  std::unique_ptr<LinkPools> links_;  // for this epoch
+  // Whether the last failure has been thrown to the caller in this process. Each failure is thrown
+  // once: a caller that calls again wants to go on.
   bool failure_is_told_ = false;
-  // To the others, in this call. Workers write it, several perhaps at once.
+  // Whether this call's failure has been reported to the other ranks. Workers may write it at once.
   std::atomic<bool> failure_is_reported_{false};
   ErrorFile error_file_;
   bool has_error_file_ = false;
 
-  int64_t number_ = 0;  // of pipelines that are made
+  int64_t number_ = 0;  // the number of the next pipeline
 };
 
 class ConnectedProcesses::ConnectedCall final : public Call {
  public:
-  // Whoever makes it has the lock.
+  // Requirement: the calling thread holds call_.
   explicit ConnectedCall(ConnectedProcesses& processes)
       : processes_(processes), call_(processes.control()) {
     processes_.caller_ = std::this_thread::get_id();
   }
   ~ConnectedCall() override { processes_.caller_ = std::thread::id(); }
 
-  // It has begun.
+  // The call has begun: it holds the lock from now on.
   void take(std::unique_lock<std::timed_mutex> lock) { lock_ = std::move(lock); }
 
   void done() override {
@@ -177,7 +178,7 @@ class ConnectedProcesses::ConnectedCall final : public Call {
         throw;
       } catch (const DistributedFailure&) {
         return;
-      } catch (...) {  // it counts beside what has been told already
+      } catch (...) {  // report it, too: it counts beside the faults that have been told already
       }
     }
     Fault fault;
@@ -214,7 +215,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     const internal::WaitScope waits;
     is_free = lock.try_lock_for(call_limit_);
   }
-  // Another rank may get its lock in time for the same call.
+  // On another rank the same call may get its lock in time, so it is counted here.
   if (!is_free) ++missed_calls_;
   TORCH_CHECK_VALUE(is_free,
                     "another thread of this process has been in a call of all processes for ",
@@ -227,7 +228,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
   std::unique_ptr<ConnectedCall> call;
   try {
     const bool must_go_on = control().failed();
-    // Each failure is thrown once, also where the call has been given up meanwhile.
+    // Each failure is thrown once, even if the call has been given up meanwhile.
     if (failure_is_told_ || !must_go_on) control().check_not_given_up();
     if (failure_is_told_ && must_go_on) {
       const internal::WaitScope waits;
@@ -251,7 +252,7 @@ std::unique_ptr<Processes::Call> ConnectedProcesses::begin_call() {
     }
     throw;
   } catch (...) {
-    // What it writes is the call's, whose lock is still held: a call of another thread waits.
+    // These members belong to the call, and the lock is still held: another thread's call waits.
     if (call != nullptr) {
       call->failed();
     } else {
@@ -291,7 +292,7 @@ class ConnectedProcesses::ConnectedRun final : public Run {
   RemoteTransport transport_;
 };
 
-// A call of all processes of the replica, as a part of the first run of a program.
+// All processes of the replica call this together, in the first run of a program.
 DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
   if (kind_ == nullptr || device.type() != kind_->device_type()) return nullptr;
   if (links_ == nullptr) {
@@ -306,7 +307,7 @@ DeviceLinks* ConnectedProcesses::connect_links(const MessagePlan& plan, c10::Dev
                                   },
                                   [this] { control().check(); },
                                   [this, epoch = control().epoch()](const std::string& why) {
-                                    // The other end of a link may go first when an epoch is over.
+                                    // At the end of an epoch the other end of a link may go first.
                                     control().throw_failure(why, epoch);
                                   }});
   }

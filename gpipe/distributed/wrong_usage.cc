@@ -54,7 +54,7 @@ std::string wrong_usage(const World& world, const std::string& own) {
     result = compare();
   } catch (const Disagreement&) {
     if (own.empty()) throw;
-    // Others were at another call, which has thrown the same to them: they come now.
+    // Other ranks were in another call, which has thrown the same to them: they call this next.
     result = compare();
   }
   if (!result.empty()) ErrorFile(environment_of_this_process().error_file).write(result);

@@ -1,6 +1,6 @@
-// wrong_usage: what the processes of a run have found wrong with how they were called.
+// wrong_usage: collects the errors that the processes of a run found in their command lines.
 //
-// For programs that end with one exit code everywhere, and say once why.
+// It is for programs that end with the same exit code in all processes and print the reason once.
 #ifndef GPIPE_DISTRIBUTED_WRONG_USAGE_H_
 #define GPIPE_DISTRIBUTED_WRONG_USAGE_H_
 
@@ -11,12 +11,12 @@
 
 namespace gpipe::distributed {
 
-// All processes call it, each with what it has found wrong, or nothing. Returns in all of them what
-// there is to say, nothing if all is well, and leaves it where torchrun looks for it. Throws
-// DistributedFailure if a process fails.
+// All processes call it, each with the error that it has found, or an empty text. Returns the text
+// to print, the same in all processes, and empty if there is no error. Writes that text where
+// torchrun looks for it. Throws DistributedFailure if a process fails.
 //
-// Who has found something may call it while the others are at another call, the making of a
-// pipeline say. That throws Disagreement to all of them, and they are to come here after it.
+// A process that has found an error may call it while the others make another call, e.g. construct
+// a pipeline. That other call then throws Disagreement, and its callers must call this next.
 //
 // Example:
 //   const std::string mistake = gpipe::distributed::wrong_usage(world, own_mistake);
@@ -24,13 +24,13 @@ namespace gpipe::distributed {
 //   if (!mistake.empty()) return 2;
 std::string wrong_usage(const World& world, const std::string& own);
 
-// All processes call it, each with its settings as a text. Returns those of all, by rank, in all of
-// them: what must be the same can be compared before anything is done. Throws as wrong_usage(),
-// also Disagreement if others call that meanwhile.
+// All processes call it, each with its settings as a text. Returns the settings of all processes,
+// by rank, so that what must be the same can be compared before any work begins. Throws
+// DistributedFailure if a process fails, Disagreement if others call wrong_usage() meanwhile.
 std::vector<std::string> settings_of_ranks(const World& world, const std::string& own);
 
-// What all have found as one text: that text, if all have the same; else each text with the ranks
-// that have it.
+// The texts of all ranks as one text: if all ranks have the same text, that text; otherwise each
+// text that is not empty, with the ranks that have it.
 std::string wrong_usage_text(const std::vector<std::string>& of_ranks);
 
 }  // namespace gpipe::distributed

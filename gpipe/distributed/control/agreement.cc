@@ -15,7 +15,7 @@ const char* const kSameCalls = ": all ranks must make the same calls in the same
 
 std::string name_of(int64_t rank) { return "rank " + std::to_string(rank); }
 
-// The line that has this place in the text, and where it begins.
+// The line of the text that contains a place, and where that line begins.
 struct Line {
   std::size_t begin;
   std::string text;
@@ -26,7 +26,7 @@ Line line_at(const std::string& text, std::size_t place) {
   return {begin, text.substr(begin, text.find('\n', begin) - begin)};
 }
 
-// Of long texts the part where they begin to differ.
+// The value, quoted; for a long value only the part around `difference`.
 std::string shown(const std::string& value, std::size_t difference) {
   constexpr std::size_t kLongest = 80;  // what quoted() shows
   if (value.size() <= kLongest) return quoted(value);
@@ -57,7 +57,7 @@ std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64
 std::optional<std::string> Agreement::add(int64_t rank, Words words) {
   const auto [own, is_new] = words_.insert({rank, std::move(words)});
   if (!is_new || decided_) return std::nullopt;
-  // All that came before are equal, so one of them stands for all: the lowest rank.
+  // All earlier words are equal, so it suffices to compare with those of the lowest other rank.
   const auto other = own == words_.begin() ? std::next(own) : words_.begin();
   if (other != words_.end()) {
     const auto& low = own->first < other->first ? *own : *other;
@@ -90,7 +90,7 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
           std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
           a.begin());
       const std::string same = low.second.name + " must be the same on all ranks: ";
-      // Of a table its first line that differs.
+      // For a table: the first line that differs.
       const Line of_a = line_at(a, difference);
       const Line of_b = line_at(b, difference);
       const std::size_t place = difference - of_a.begin;

@@ -1,6 +1,6 @@
 // Agreement: compares, or collects, what all ranks say at one point of the program.
 //
-// One rank does it for all; how the words travel is control.h.
+// One rank compares for all ranks; control.h carries the messages.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_AGREEMENT_H_
 #define GPIPE_DISTRIBUTED_CONTROL_AGREEMENT_H_
 
@@ -13,8 +13,8 @@
 
 namespace gpipe::distributed {
 
-// What should be the same on all ranks is not, or they do not make the same calls. All ranks throw
-// it, with one message that names two ranks and what each has.
+// Thrown if a value that must be the same on all ranks differs, or if ranks do not make the same
+// calls. All ranks throw it, with the same message, which names two ranks and what each has.
 class Disagreement : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -24,29 +24,29 @@ class Disagreement : public std::invalid_argument {
 class Agreement {
  public:
   struct Words {
-    std::string name;  // of what is compared or exchanged
+    std::string name;  // names the value, in messages
     std::string value;
-    bool is_collected = false;  // the value; else it is compared
-    bool is_patient = false;    // never gives up
-    uint64_t call = 0;          // the number of the rank's call that it belongs to
+    bool is_collected = false;  // true: all ranks get the value; false: it is compared
+    bool is_patient = false;    // waits for other ranks without a limit
+    uint64_t call = 0;          // the number of the rank's call (Control::count_call())
   };
 
   explicit Agreement(int64_t size) : size_(size) {}
 
-  // Returns the verdict when there is one for the first time: empty if all ranks have said the
-  // same, else what Disagreement says, as soon as two ranks differ. Values that are collected may
-  // differ. Words of a rank that has spoken are ignored.
+  // Returns the verdict, once, as soon as there is one: empty if all ranks have said the same; the
+  // message of Disagreement as soon as two ranks differ. Collected values may differ. If a rank
+  // has already given its words, further ones are ignored.
   std::optional<std::string> add(int64_t rank, Words words);
 
-  // The verdict if nobody else comes: which ranks wait where, and which do not come. None if there
-  // is a verdict already, or for who is patient.
+  // The verdict if no other rank comes: which ranks wait where, and which have not come. No value
+  // if there already is a verdict, or if the call is patient (no time limit).
   std::optional<std::string> give_up(const std::string& waited);
 
-  // After a verdict about ranks in different calls: the largest number of a call among them. No
-  // rank makes it, nor one before it, any more. Else 0.
+  // After a verdict about ranks in different calls: the largest of their call numbers. No rank
+  // makes that call or an earlier one any more. Otherwise 0.
   uint64_t given_up() const { return given_up_; }
 
-  // After an empty verdict: what was collected, by rank. Nothing of values that were compared.
+  // After an empty verdict: the collected values, by rank. Empty if values were compared.
   std::vector<std::string> take_values();
 
   // Whether all ranks have spoken.

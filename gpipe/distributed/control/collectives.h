@@ -1,8 +1,8 @@
 // Collectives: the calls in which all ranks compare or exchange values, as one rank knows them.
 //
-// Each rank counts its own, from each epoch's begin. Rank 0 hears what each rank says in which
-// call, and decides; all take its verdict. How the words travel, and what ends a wait, is
-// control.h.
+// Each rank counts its own calls from the beginning of each epoch. Rank 0 is told what each rank
+// says in which call, and decides; all ranks use its verdict. control.h carries the messages and
+// ends waits.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_COLLECTIVES_H_
 #define GPIPE_DISTRIBUTED_CONTROL_COLLECTIVES_H_
 
@@ -21,8 +21,8 @@ namespace gpipe::distributed {
 
 // Not thread-safe.
 //
-// Guarantees: what belongs to an earlier epoch is ignored, and of the next one, which others may
-// have begun before, nothing is lost.
+// Guarantees: what belongs to an earlier epoch is ignored. What belongs to the next epoch, which
+// other ranks may have begun earlier, is kept.
 class Collectives {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -33,8 +33,8 @@ class Collectives {
 
   explicit Collectives(int64_t size) : size_(size) {}
 
-  // This rank's own calls, one at a time. A call that a failure interrupts has no end, but that of
-  // its epoch.
+  // This rank's own calls, one at a time. A call that a failure interrupts is not ended; the end of
+  // its epoch discards it.
   uint64_t begin() { return ++begun_; }  // returns its number
   uint64_t begun() const { return begun_; }
   uint64_t ended() const { return ended_; }
@@ -46,18 +46,19 @@ class Collectives {
   // What rank 0 has decided, on all ranks.
   void know(uint32_t epoch, Verdict verdict);
 
-  // On rank 0: what a rank, also this one, says. Returns what that decides, for all ranks.
+  // On rank 0: takes what a rank, possibly this one, says. Returns the verdict for all ranks if
+  // that decides the call.
   std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree words, Time now);
-  // On rank 0: decides the calls that have not, to which the first rank came at `latest` or before.
+  // On rank 0: decides the undecided calls to which the first rank came at `latest` or before.
   // `waited`: how long ago that is, for messages.
   std::vector<Decision> give_up(Time latest, const std::string& waited);
 
-  // Forgets the calls of those before.
+  // Forgets the calls of earlier epochs.
   void begin_epoch(uint32_t epoch);
 
  private:
   using Key = std::pair<uint32_t, uint64_t>;  // an epoch, and the number of a call
-  struct Poll {                               // of one call, until all ranks have come to it
+  struct Poll {                               // one call, until all ranks have come to it
     Agreement agreement;
     Time begin{};
   };
@@ -65,7 +66,7 @@ class Collectives {
   int64_t size_;
   uint32_t epoch_ = 0;
   uint64_t begun_ = 0;
-  uint64_t ended_ = 0;  // of these
+  uint64_t ended_ = 0;  // number of the begun calls that have ended
   std::map<Key, Poll> polls_;
   std::map<Key, Verdict> verdicts_;  // not taken yet
 };

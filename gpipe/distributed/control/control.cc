@@ -34,13 +34,13 @@ using Time = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::size_t kLongestValue = 1 << 20;
-constexpr std::size_t kLongestText = 1500;  // of 256 faults, all fit into one message
-// How long after a symptom the cause is waited for.
+constexpr std::size_t kLongestText = 1500;  // so that 256 faults fit into one message
+// How long a rank waits for the cause after a symptom.
 constexpr Milliseconds kCauseLimit{2000};
 constexpr Milliseconds kLeavingLimit{1000};
-// How long rank 0's own record is waited for where another rank has decided.
+// How long a rank waits for rank 0's own record if another rank has decided.
 constexpr Milliseconds kRecordLimit{500};
-// The decision takes less than a second; this is for a machine that has stopped meanwhile.
+// The decision takes less than a second; the limit allows for a machine that was stopped meanwhile.
 constexpr Milliseconds kDecisionLimit{10000};
 
 std::string seconds(Milliseconds time) {
@@ -66,7 +66,7 @@ std::string listed(const std::vector<int64_t>& ranks) {
 struct Peer {
   Time last_heard{};
   std::optional<Bye> bye;
-  uint32_t bye_epoch = 0;  // that it left in: its counts are that epoch's
+  uint32_t bye_epoch = 0;  // the epoch in which it left; bye->agrees counts in that epoch
   bool bye_heard = false;
 };
 
@@ -116,7 +116,7 @@ class Control::Impl {
   }
 
   const ControlOptions& options() const { return options_; }
-  // This is a copy in a child that was forked.
+  // Whether this object is the copy in a forked child.
   bool is_a_copy() const { return getpid() != process_; }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
@@ -146,7 +146,7 @@ class Control::Impl {
     }
     if (!mesh_.accept_error().empty()) {
       text += "; this process (rank " + std::to_string(options_.rank) +
-              ") cannot let in who connects: " + mesh_.accept_error();
+              ") cannot accept connections: " + mesh_.accept_error();
     } else if (!are_known) {
       text +=
           "; was each rank started once, with the same number of processes, and the same "
@@ -162,11 +162,11 @@ class Control::Impl {
 
   void check() {
     std::unique_lock<std::mutex> lock(mutex_);
-    // Another thread may just have got over it.
+    // Another thread may just have begun the next epoch.
     if (records_.has_failed()) throw_failure(lock, "");
   }
 
-  // Without an epoch: of this one.
+  // Without `reported_epoch`: a fault of the current epoch.
   void report(Fault fault, std::optional<int64_t> reported_epoch) {
     const Time when = Clock::now();
     uint32_t epoch = 0;
@@ -175,7 +175,7 @@ class Control::Impl {
       epoch = records_.epoch();
       if (reported_epoch && *reported_epoch != epoch) return;
     }
-    // First this process's own work is stopped, then the others are told.
+    // Stop this process's own work before the others are told.
     watchers_.cancel(epoch);
     std::lock_guard<std::mutex> lock(mutex_);
     if (records_.epoch() != epoch) return;
@@ -188,7 +188,7 @@ class Control::Impl {
     wake();
   }
 
-  // Without an epoch: of this one.
+  // Without `epoch`: a symptom of the current epoch.
   [[noreturn]] void throw_failure(const std::string& symptom, std::optional<int64_t> epoch) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (epoch && *epoch != records_.epoch()) throw std::runtime_error(symptom);
@@ -226,11 +226,11 @@ class Control::Impl {
       throw std::logic_error("next_epoch() is for after a failure, and nothing has failed");
     }
     wait_for_record(lock, *round);
-    // Another thread may do the same.
+    // Another thread may begin the next epoch meanwhile.
     const auto is_over = [&] { return records_.round() != round; };
     if (is_over()) return;
     const uint32_t target = round->epoch + 1;
-    // Who left before the failure, or while it was told, will not come.
+    // Ranks that left before the failure, or while it was being told, will not come.
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       if (peer_of(rank).bye && !records_.is_ready(rank, target)) note_left(rank, "the next epoch");
     }
@@ -327,8 +327,8 @@ class Control::Impl {
       return records_.round() == round && collectives_.has_verdict();
     };
     changed_.wait(lock, [&] { return has_verdict() || round->is_decided(); });
-    // Some may have had a verdict before they failed. Then it is on its way, before rank 0's
-    // record.
+    // Other ranks may have got a verdict before they failed. Then it arrives here before rank 0's
+    // record does.
     changed_.wait_for(lock, kRecordLimit, [&] {
       return has_verdict() || options_.rank == 0 || heard_of_rank_0_ > round->epoch ||
              records_.may_be_lost(0) || records_.round() != round;
@@ -340,14 +340,14 @@ class Control::Impl {
     return std::move(verdict.values);
   }
 
-  // --- The thread. Without a lock of its own, unless it says so.
+  // --- The thread's functions. They are called without mutex_.
 
   void run() {
     try {
       while (turn()) {
       }
     } catch (const std::exception& error) {
-      // Out of memory, or of files. The others see that the connections close.
+      // Out of memory or file descriptors. The other ranks see that the connections close.
       std::lock_guard<std::mutex> lock(mutex_);
       mesh_.close_all();
       Fault fault;
@@ -388,7 +388,7 @@ class Control::Impl {
       if (may_decide() && Clock::now() >= time_to_decide()) decide();
       records_changed();
     }
-    // First this process's own work is stopped, then the others are told.
+    // Stop this process's own work before the others are told.
     cancel_if_asked();
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -401,7 +401,7 @@ class Control::Impl {
 
   void wake() {
     const uint64_t increment = 1;
-    // It fails only if it has been woken 2^64 times.
+    // The write fails only after 2^64 wake-ups.
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &increment, sizeof increment);
   }
 
@@ -424,8 +424,8 @@ class Control::Impl {
   const Peer& peer_of(int64_t rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   Peer& peer_of(int64_t rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // This thread did not listen for a while (the process was stopped, the machine overloaded): that
-  // is nobody else's silence.
+  // If this thread did not listen for a while (the process was stopped, the machine overloaded),
+  // that time does not count as other ranks' silence.
   void excuse_silence(Time now) {
     const auto late = now - last_turn_ - 2 * beat_;
     last_turn_ = now;
@@ -445,8 +445,8 @@ class Control::Impl {
     }
   }
 
-  // What is queued, at once: rank 0 may go on, and end, as soon as it has decided, and the others
-  // shall have its verdict then. It also saves waking the thread, unless there is more to do.
+  // Writes what is queued immediately: rank 0 may go on, and end, as soon as it has decided, and
+  // the others must have its verdict then. This also saves waking the thread, unless more is left.
   void send_queued() {
     mesh_.flush();
     bool all = !records_.has_failed();
@@ -454,7 +454,7 @@ class Control::Impl {
     if (!all) wake();
   }
 
-  // A rank that has connected has missed what the others were told.
+  // Sends a rank that has just connected what the others were told before.
   void catch_up(int64_t rank) {
     const FailureRound& round = *records_.round();
     for (const std::vector<Fault>* record : {&round.record, &records_.last()}) {
@@ -465,8 +465,7 @@ class Control::Impl {
     }
   }
 
-  // A rank can take part in nothing any more. If it has said that it leaves, whoever needs it
-  // knows.
+  // A rank can no longer take part. If it has said that it leaves, the ranks that need it know.
   void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) {
     if (peer_of(rank).bye) return;
     records_.lose(Fault{kind, rank, mesh_.host(rank), -1, -1, "", text}, now, Clock::now());
@@ -475,10 +474,10 @@ class Control::Impl {
 
   bool is_needed(int64_t rank) const { return !peer_of(rank).bye && !records_.is_lost(rank); }
 
-  // Who leaves does not: the others, which know that, do not leave it a turn.
+  // A rank that leaves does not decide: the others know that it leaves and give it no turn.
   bool may_decide() const { return records_.is_open() && !is_leaving_; }
 
-  // Each that cannot be reached leaves it to the others.
+  // A rank that cannot be reached gets no turn.
   Time time_to_decide() const {
     int64_t lower = 0;
     int64_t all = 1;
@@ -493,13 +492,13 @@ class Control::Impl {
   void decide() {
     records_.decide(Clock::now());
     records_changed();
-    mesh_.flush();  // before anything else: the next one's turn comes
+    mesh_.flush();  // before anything else: the turn of the next rank begins soon
   }
 
-  // To be called when they may have.
+  // To be called when the records may have changed.
   void records_changed() {
     failed_.store(records_.has_failed(), std::memory_order_release);
-    // All that are connected pass a record on: the first to decide may not have reached everybody.
+    // Every rank passes a record on: the rank that decided may not have reached all others.
     if (const auto record = records_.take_record()) {
       mesh_.queue_for_all(to_frame(*record, records_.epoch()));
     }
@@ -516,7 +515,7 @@ class Control::Impl {
     if (now < next_beat_) return;
     next_beat_ = now + beat_;
     for (int64_t rank = 0; rank < options_.size; ++rank) {
-      // Whoever does not read what there is learns nothing from more.
+      // A rank that has not read its earlier frames needs no further beat.
       if (mesh_.has_unwritten(rank)) continue;
       mesh_.queue(rank, to_frame(MessageType::kBeat, records_.epoch()));
     }
@@ -531,7 +530,7 @@ class Control::Impl {
       any = any || is_silent(rank, options_.silence_limit);
     }
     if (!any) return;
-    // Those behind the same cut, whose last beats came a little later.
+    // Ranks behind the same network cut are lost, too: their last beats came only a little later.
     const Milliseconds limit = options_.silence_limit - 2 * beat_;
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       if (!is_silent(rank, limit)) continue;
@@ -602,7 +601,7 @@ class Control::Impl {
     throw DamagedMessage("there is no message of type " + std::to_string(frame.type));
   }
 
-  // Those that have left before `what` have failed.
+  // Ranks that have left before `what` have failed.
   template <typename LeftBefore>
   void expect_present(const std::string& what, LeftBefore left_before) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
@@ -633,7 +632,7 @@ class Control::Impl {
     }
   }
 
-  // Nothing behind the record: a rank that has thrown it is in another call by now.
+  // Sends nothing after the record: a rank that has thrown it may be in another call by now.
   void announce(Collectives::Decision decision) {
     if (decision.epoch == records_.epoch() && records_.round()->is_decided()) return;
     mesh_.queue_for_all(to_frame(decision.verdict, decision.epoch));
@@ -674,7 +673,7 @@ class Control::Impl {
     wake();
   }
 
-  // The round stays what it is when another thread has begun the next epoch meanwhile.
+  // `round` stays the same if another thread begins the next epoch meanwhile.
   void wait_for_record(std::unique_lock<std::mutex>& lock, const FailureRound& round) {
     changed_.wait_for(lock, kDecisionLimit, [&] { return round.is_decided(); });
     if (!round.is_decided()) decide();
@@ -697,7 +696,7 @@ class Control::Impl {
                                   const std::shared_ptr<const FailureRound>& round) {
     wait_for_record(lock, *round);
     lock.unlock();
-    // Whoever learns of it finds nothing of this process that still waits.
+    // When the caller catches the failure, nothing in this process must still wait.
     watchers_.cancel(round->epoch);
     throw DistributedFailure(round->record);
   }
@@ -727,27 +726,27 @@ class Control::Impl {
   Time next_beat_{};
 
   FailureRecords records_;
-  std::atomic<bool> failed_{false};  // this epoch has
+  std::atomic<bool> failed_{false};  // whether this epoch has failed
 
   uint64_t calls_begun_ = 0;     // in all epochs
-  uint64_t calls_given_up_ = 0;  // up to this number they are not made any more
+  uint64_t calls_given_up_ = 0;  // calls up to this number are no longer made
   std::string given_up_text_;
-  uint32_t heard_of_rank_0_ = 0;  // before this epoch: the records of all epochs
+  uint32_t heard_of_rank_0_ = 0;  // rank 0's records of all epochs before this one have arrived
   uint64_t calls_done_ = 0;       // in this epoch
   bool is_in_call_ = false;
-  uint32_t call_epoch_ = 0;  // that the last one began in
+  uint32_t call_epoch_ = 0;  // the epoch in which the last call began
   Collectives collectives_;
-  std::string collective_;  // what the last of them does, for messages
+  std::string collective_;  // describes the last of them, for messages
 
-  Watchers watchers_;  // whose functions never need mutex_
+  Watchers watchers_;  // its functions never need mutex_
 
   std::thread thread_;  // last: it uses all of the above
 };
 
 Control::Control(ControlOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Control::~Control() {
-  // The thread is the parent's, and so are those that wait: a condition variable that is destroyed
-  // waits for them, which do not exist here.
+  // Threads exist only in the parent. Destroying a condition variable would wait here for threads
+  // that do not exist, so the copy in a forked child is leaked.
   if (impl_->is_a_copy()) (void)impl_.release();
 }
 

@@ -2,9 +2,9 @@
 //
 // Each rank has a connection to each other one, beside those that carry tensors. The end of a
 // process closes its connections, which all others see at once; a process that is stopped, or
-// behind a cut, is noticed by its silence. Whoever throws tells all. What all ranks throw is
-// decided by one of them, so that it is the same everywhere. It needs no LibTorch, and no store
-// once the ranks have found each other (session.h).
+// cut off from the network, is noticed by its silence. A rank that throws tells all others. One
+// rank decides what all ranks throw, so that it is the same everywhere. Control needs no LibTorch,
+// and no store once the ranks have found each other (session.h).
 #ifndef GPIPE_DISTRIBUTED_CONTROL_CONTROL_H_
 #define GPIPE_DISTRIBUTED_CONTROL_CONTROL_H_
 
@@ -27,11 +27,11 @@ struct ControlOptions {
   int64_t size = 1;
   // This rank's machine, for messages.
   std::string host;
-  // The same on all ranks of a run, and hard to guess: who does not know it is no rank.
+  // A secret shared by all ranks of a run. A connection that does not present it is rejected.
   std::string token;
-  // From listen_on(). It is closed when all ranks are connected.
+  // A socket from listen_on(). It is closed when all ranks are connected.
   Socket listener;
-  // How long a rank may be silent. One that computes is not silent: a thread of its own answers.
+  // How long a rank may be silent. A rank that computes is not silent: Control's thread answers.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
   // How long agree(), exchange() and next_epoch() wait for a rank that is alive but does not come.
   std::chrono::milliseconds call_limit = std::chrono::minutes(5);
@@ -39,9 +39,9 @@ struct ControlOptions {
 
 // Guarantees: when a rank reports an exception, ends, is killed or leaves early, every other rank
 // that is still connected has a DistributedFailure with the same faults in under one second; when
-// one is stopped or cut off, in one second after the silence limit. Faults that happen within 20 ms
-// are all in it. If the network is cut, this holds within each part. On a rank that has been
-// stopped and goes on, too: it is told what the others decided, and takes part no more.
+// one is stopped or cut off, in one second after the silence limit. The failure contains all faults
+// that happen within 20 ms. If the network is cut, this holds within each part. It also holds on a
+// rank that was stopped and continues: it is told what the others decided, and takes part no more.
 //
 // A stranger that connects, whatever it sends or does not send, is dropped and changes nothing.
 // Nothing is encrypted: the network must be a private one.
@@ -57,8 +57,8 @@ class Control {
  public:
   // Begins to listen and to answer, on a thread of its own.
   explicit Control(ControlOptions options);
-  // Leaves: the others are told that this rank needs nobody any more. Waits, at most a second,
-  // until they know.
+  // Leaves the run: tells the others that this rank no longer needs them. Waits until they know, at
+  // most one second.
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -66,7 +66,7 @@ class Control {
   int64_t rank() const;
   int64_t size() const;
 
-  // Where a rank with a lower number listens. Those with higher numbers come by themselves.
+  // Tells where a rank with a lower number listens. Ranks with higher numbers connect to this one.
   void add_peer(int64_t rank, const Endpoint& endpoint);
   // Throws DistributedFailure, or std::runtime_error that names the ranks that are missing.
   void wait_until_connected(std::chrono::steady_clock::time_point deadline);
@@ -79,21 +79,21 @@ class Control {
   // Whether check() would throw.
   bool failed() const;
 
-  // This rank failed: cancels what the watches here watch, then tells all. Its rank and host are
-  // filled in. Does not wait.
+  // This rank failed: cancels what this rank's watches watch, then tells all ranks. Fills in the
+  // fault's rank and host. Does not wait.
   void report(Fault fault);
-  // Of what belongs to `epoch`. If that is over, the report comes too late, and nothing happens.
+  // The same for a fault that belongs to `epoch`. If that epoch is over, nothing happens.
   void report(Fault fault, int64_t epoch);
-  // Like report(), for an exception that is being handled. A DistributedFailure is none of this
-  // rank's own and is not told again.
+  // Like report(), for the exception that is being handled. A DistributedFailure is not this rank's
+  // own fault and is not reported again.
   void report_current_exception();
 
   // Waits until the ranks have decided what failed, and throws it. `symptom`: what makes the caller
   // think that something failed; should nothing else be known within two seconds, this rank reports
   // that.
   [[noreturn]] void throw_failure(const std::string& symptom);
-  // Of what belongs to `epoch`. If that is over, the symptom comes too late to be one of this
-  // epoch: throws std::runtime_error with it, and nothing else happens.
+  // The same for a symptom that belongs to `epoch`. If that epoch is over, throws
+  // std::runtime_error with the symptom, and nothing else happens.
   [[noreturn]] void throw_failure(const std::string& symptom, int64_t epoch);
 
   // Compares `value` over all ranks, all of which must call this with the same `name`, as their
@@ -102,37 +102,39 @@ class Control {
   // thread at a time.
   void agree(const std::string& name, const std::string& value);
 
-  // Each rank gives `value`, of any bytes; all get the values of all, by rank. As agree() for the
-  // rest: all ranks call it with the same `name` as their n-th call (both are counted together).
+  // Each rank gives `value`, of any bytes; all get the values of all, by rank. Otherwise it is like
+  // agree(): all ranks call it with the same `name` as their n-th call (calls of agree() and
+  // exchange() are counted together).
   // Throws Disagreement on all of them if the names differ, or one compares where another
   // exchanges; DistributedFailure if a rank fails meanwhile; std::invalid_argument for a value that
   // is too long: all of them must fit into one message, so the limit is about a megabyte divided by
   // the number of ranks.
-  // `is_patient`: call_limit does not count, for the others come from work of any length; the same
-  // on all ranks.
+  // `is_patient`: waits without a limit, because other ranks may still be computing; it must be the
+  // same on all ranks.
   std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                     bool is_patient = false);
 
-  // This rank begins a call that all ranks make, e.g. a step: the n-th has the number n. All that
-  // it compares and exchanges in it says so. Where two ranks differ in it, all throw one
-  // Disagreement, which says which rank is how many calls behind, and the calls up to the largest
-  // of these numbers are given up.
+  // This rank begins a call that all ranks make, e.g. a step: the n-th has the number n. Each
+  // comparison and exchange in the call carries that number. If two ranks have different numbers,
+  // all throw the same Disagreement, which says which rank is how many calls behind. The calls up
+  // to the largest of these numbers are given up.
   //
-  // So the n-th call has one end on all ranks: it goes well on all, or fails on all.
+  // So the n-th call ends alike on all ranks: it succeeds on all, or fails on all.
   void count_call();
   // Throws Disagreement if another rank has given up the call that this one has begun.
   void check_not_given_up();
 
-  // Counts failures that the ranks have got over. What belongs to an earlier epoch is ignored.
+  // The number of failures from which the ranks have recovered. What belongs to an earlier epoch is
+  // ignored.
   int64_t epoch() const;
-  // After a failure: waits until all ranks call this, then forgets it. Throws DistributedFailure if
-  // a rank is lost, the same on all ranks, so that there is no way but a new session; Disagreement
-  // if a rank does not come within call_limit, which gives up this rank's call, for all;
-  // std::logic_error without a failure.
+  // After a failure: waits until all ranks call this, then forgets the failure. Throws
+  // DistributedFailure, the same on all ranks, if a rank is lost: then only a new session helps.
+  // Throws Disagreement if a rank does not come within call_limit, which gives up this rank's call
+  // on all ranks; std::logic_error without a failure.
   void next_epoch();
 
-  // While it lives, `cancel` is called once if something fails, at once if something has already,
-  // on any thread. It must not block, nor use a Control.
+  // While it lives, `cancel` is called once if something fails, immediately if something already
+  // has, on any thread. `cancel` must not block, nor use a Control.
   class Watch {
    public:
     Watch(Control& control, std::function<void()> cancel);
@@ -145,13 +147,13 @@ class Control {
     Watchers::Place place_;
   };
 
-  // While it lives, this rank is in a call that all ranks make, e.g. a step, and which needs all: a
-  // rank that leaves before its end of the same call has failed. One at a time.
+  // While it lives, this rank is in a call that needs all ranks, e.g. a step. A rank that leaves
+  // before it has ended the same call has failed. One Call at a time.
   class Call {
    public:
     // Throws DistributedFailure if something has failed or a rank has left.
     explicit Call(Control& control);
-    // Without done() this rank has not done its part; if nothing else failed, that is reported.
+    // Without done() this rank has not completed the call; if nothing else failed, reports that.
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;

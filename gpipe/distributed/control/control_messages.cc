@@ -7,7 +7,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// Of a program that is not ours, or of another version of it.
+// Detects programs that are not ours, or that have another version of this protocol.
 constexpr const char* kProtocol = "gpipe control 4";
 
 enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
@@ -45,7 +45,7 @@ Fault read_fault(ByteReader& reader, int64_t size) {
   return fault;
 }
 
-// A function that reads all of a body.
+// Calls `read` and checks that it has read the whole body.
 template <typename Read>
 auto read_all(std::string_view body, Read read) {
   ByteReader reader(body);
@@ -125,10 +125,10 @@ Frame to_frame(const GivenUp& given_up, uint32_t epoch) {
 Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
 
 std::size_t longest_collected(const std::string& name, int64_t size) {
-  // What a message may hold beyond this is for the rest of a Verdict, or of an Agree.
+  // A message may be larger than this; the rest is for the other fields of a Verdict or an Agree.
   constexpr std::size_t kAll = 1 << 20;
   const std::size_t each = (kAll - std::min(kAll, name.size())) / static_cast<std::size_t>(size);
-  return each - std::min(each, sizeof(uint64_t));  // before each stands its size
+  return each - std::min(each, sizeof(uint64_t));  // each value is preceded by its size
 }
 
 Hello to_hello(std::string_view body) {
@@ -156,7 +156,7 @@ FaultMessage to_fault(std::string_view body, int64_t size) {
   return read_all(body, [&](ByteReader& reader) {
     FaultMessage message;
     message.age = std::chrono::microseconds(reader.number<int64_t>());
-    // Half an hour: more is no age of a fault, and would overflow a time.
+    // Faults are never half an hour old, and a damaged number could overflow a time.
     if (message.age.count() < 0 || message.age > std::chrono::minutes(30)) {
       throw DamagedMessage("a fault is " + std::to_string(message.age.count()) + " us old");
     }
@@ -168,7 +168,7 @@ FaultMessage to_fault(std::string_view body, int64_t size) {
 std::vector<Fault> to_record(std::string_view body, int64_t size) {
   return read_all(body, [&](ByteReader& reader) {
     const auto count = reader.number<uint32_t>();
-    // Each takes more than a byte.
+    // Each fault takes more than one byte.
     if (count == 0 || count > reader.left()) {
       throw DamagedMessage("a record of " + std::to_string(count) + " faults in " +
                            std::to_string(reader.left()) + " bytes");

@@ -15,17 +15,17 @@
 namespace gpipe::distributed {
 
 enum class MessageType : uint8_t {
-  kHello = 1,  // who connects says who it is
-  kWelcome,    // and is told whom it has reached
-  kBeat,       // nothing but that its sender lives
-  kFault,      // what its sender knows of a failure
-  kRecord,     // what all ranks throw
-  kAgree,      // to rank 0: what its sender has to compare, or gives to all
-  kVerdict,    // from rank 0
+  kHello = 1,  // first frame of a rank that connects: its number
+  kWelcome,    // the answer: the number of the rank that was reached
+  kBeat,       // says only that its sender lives
+  kFault,      // a fault that its sender knows of
+  kRecord,     // the faults that all ranks throw
+  kAgree,      // to rank 0: a value of its sender, to compare or to give to all
+  kVerdict,    // from rank 0: the result of an agreement
   kNext,       // its sender is ready for the next epoch
   kBye,        // its sender leaves
-  kByeHeard,   // it may close its connection
-  kGivenUp,    // its sender waited in a call, and makes it no more
+  kByeHeard,   // the answer to kBye: its receiver may close its connection
+  kGivenUp,    // its sender waited in a call and has given it up
 };
 
 struct Hello {
@@ -40,30 +40,30 @@ struct Welcome {
 };
 struct FaultMessage {
   Fault fault;
-  // How long ago: clocks of machines differ.
+  // How long ago the fault happened. Not a point in time: clocks of machines differ.
   std::chrono::microseconds age{};
 };
 struct Agree {
-  uint64_t number = 0;  // of the calls of this epoch
+  uint64_t number = 0;  // its place among the sender's agreements and exchanges of this epoch
   std::string name;
   std::string value;
-  bool is_collected = false;  // the value; else it is compared
-  bool is_patient = false;    // the others come when their work is done, however long it takes
-  uint64_t call = 0;          // the number of its sender's call that it belongs to
+  bool is_collected = false;  // true: all ranks get the value; false: it is compared
+  bool is_patient = false;    // waits for other ranks without a limit
+  uint64_t call = 0;          // the number of its sender's call (Control::count_call())
 };
 struct Verdict {
   uint64_t number = 0;
-  std::string text;                 // empty: all have said the same
-  std::vector<std::string> values;  // by rank, if they are collected and the text is empty
+  std::string text;                 // empty: all ranks have said the same
+  std::vector<std::string> values;  // the collected values, by rank, if the text is empty
   uint64_t given_up = 0;            // see Agreement::given_up()
 };
 struct GivenUp {
-  uint64_t call = 0;  // its number
-  std::string text;   // what the sender throws
+  uint64_t call = 0;  // the number of the call that was given up
+  std::string text;   // the message of what the sender throws
 };
 struct Bye {
-  uint64_t calls = 0;   // that its sender has done
-  uint64_t agrees = 0;  // in this epoch, and exchanges
+  uint64_t calls = 0;   // how many calls its sender has done
+  uint64_t agrees = 0;  // how many agreements and exchanges it has made in this epoch
 };
 
 Frame to_frame(const Hello& hello, uint32_t epoch);
@@ -74,13 +74,13 @@ Frame to_frame(const Agree& agree, uint32_t epoch);
 Frame to_frame(const Verdict& verdict, uint32_t epoch);
 Frame to_frame(const Bye& bye, uint32_t epoch);
 Frame to_frame(const GivenUp& given_up, uint32_t epoch);
-// Of the types that say nothing else.
+// For the types that carry no data.
 Frame to_frame(MessageType type, uint32_t epoch);
 
-// How long the value of each of `size` ranks may be, so that a Verdict takes all of them to all.
+// How many bytes the value of each of `size` ranks may have, so that one Verdict can hold them all.
 std::size_t longest_collected(const std::string& name, int64_t size);
 
-// Throw DamagedMessage (bytes.h). `size`: the number of ranks; a fault names one of them.
+// These throw DamagedMessage (bytes.h). `size`: the number of ranks; a fault names one of them.
 Hello to_hello(std::string_view body);
 Welcome to_welcome(std::string_view body);
 FaultMessage to_fault(std::string_view body, int64_t size);

@@ -1214,7 +1214,7 @@ TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
   EXPECT_EQ(
       ranks.next(0),
       "rank 1 did not connect in time (WorldOptions::rendezvous_limit); this process (rank 0) "
-      "cannot let in who connects: Too many open files");
+      "cannot accept connections: Too many open files");
   EXPECT_EQ(ranks.next(0), "rests");
   EXPECT_TRUE(ranks.ends(0));
 }

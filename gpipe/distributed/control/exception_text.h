@@ -1,4 +1,4 @@
-// The text of an exception, for other processes.
+// text_of_current_exception: the text of an exception, for other processes.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_EXCEPTION_TEXT_H_
 #define GPIPE_DISTRIBUTED_CONTROL_EXCEPTION_TEXT_H_
 
@@ -6,7 +6,7 @@
 
 namespace gpipe::distributed {
 
-// Of the exception that is being handled: its message, without the backtrace that LibTorch's have.
+// The message of the exception that is being handled, without LibTorch's backtrace.
 std::string text_of_current_exception();
 
 }  // namespace gpipe::distributed

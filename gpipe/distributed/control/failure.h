@@ -24,7 +24,7 @@ struct Fault {
   FaultKind kind = FaultKind::kException;
   int64_t rank = -1;
   std::string host;
-  // Of an exception, as far as they are known: -1 and empty otherwise.
+  // For an exception: where it was thrown. -1 and empty if that is not known.
   int64_t stage = -1;
   int64_t micro_batch = -1;
   std::string layer;  // "layer 5 ('relu')", or "the loss function"
@@ -40,8 +40,8 @@ struct Fault {
 std::string to_text(const Fault& fault);
 std::ostream& operator<<(std::ostream& out, const Fault& fault);
 
-// Thrown on every rank of a run that is still connected. All of them have the same faults in the
-// same order, and so the same message: the first fault, then a line "also: ..." for each other one.
+// Thrown on every rank of a run that is still connected. All ranks get the same faults in the same
+// order, and so the same message: the first fault, then a line "also: ..." for each other one.
 //
 // Example:
 //   try {
@@ -54,7 +54,7 @@ class DistributedFailure : public std::runtime_error {
   // Requirements: at least one fault.
   explicit DistributedFailure(std::vector<Fault> faults);
 
-  // Exceptions before deaths and leaves before silences, then the earliest.
+  // Exceptions first, then deaths and leaves, then silences; within each of these, earliest first.
   const std::vector<Fault>& faults() const { return faults_; }
   const Fault& first() const { return faults_.front(); }
 

@@ -47,7 +47,7 @@ void FailureRecords::hear(uint32_t epoch, Fault fault, Time when, Time now) {
     if (!round_->is_decided())
       collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
   } else if (epoch == round_->epoch + 1 && round_->is_decided()) {
-    // Its rank has heard that all are ready for the next epoch, and has failed again already.
+    // The fault's rank knows that all are ready for the next epoch, and has already failed in it.
     if (is_open_) return collect_early(fault, when, now);
     early_.push_back({std::move(fault), when});
   }
@@ -94,7 +94,7 @@ void FailureRecords::begin_next_epoch(Time now) {
     collect(std::move(told.fault), told.when, listened_before_, now, /*tell=*/false);
   }
   if (auto record = std::exchange(early_record_, {})) adopt(std::move(*record), now);
-  // Who was ready and has been lost since.
+  // Ranks that were ready and have been lost since.
   for (const auto& lost : lost_) {
     if (!lost) continue;
     if (round_->is_decided()) return collect_losses(now);
@@ -118,8 +118,7 @@ void FailureRecords::fail() {
 
 void FailureRecords::adopt(std::vector<Fault> record, Time now) {
   fail();
-  // Of what was collected, a loss that is not in the record is not forgotten: it could have come a
-  // moment later as well.
+  // A collected loss that is not in the record is kept: it could as well have come a moment later.
   std::vector<FaultCollector::Entry> left = faults_.take();
   is_open_ = false;
   untold_.clear();
@@ -141,8 +140,8 @@ void FailureRecords::adopt(std::vector<Fault> record, Time now) {
   collect_losses(now);
 }
 
-// Behind a record. A rank that was ready may have been lost in the next epoch, which this one is
-// about to begin if others have: then it is that one's fault.
+// Called after a record. A rank that was ready may have been lost in the next epoch. If other ranks
+// have begun that epoch, this rank is about to, and the loss then belongs to it.
 void FailureRecords::collect_losses(Time now) {
   const bool others_have_begun = !early_.empty() || early_record_;
   bool any = is_open_;
@@ -153,15 +152,15 @@ void FailureRecords::collect_losses(Time now) {
   for (const auto& lost : lost_) {
     if (lost) collect(lost->fault, lost->when, listened_before_, now, /*tell=*/true);
   }
-  // There will be no next epoch here: its faults are told with the losses.
+  // This rank begins no next epoch, so it collects that epoch's faults together with the losses.
   for (const Told& told : std::exchange(early_, {})) collect_early(told.fault, told.when, now);
   for (const Fault& fault : std::exchange(early_record_, {}).value_or(std::vector<Fault>())) {
     collect_early(fault, now, now);
   }
 }
 
-// An exception of the next epoch, beside losses. It does not take the place of its own rank's: the
-// record must name a loss, for it is the last one.
+// Collects an exception of the next epoch, beside losses. It must not replace the loss of its own
+// rank: the record is the last one, so it must name a loss.
 void FailureRecords::collect_early(const Fault& fault, Time when, Time now) {
   if (!may_be_lost(fault.rank)) collect(fault, when, listened_before_, now, /*tell=*/false);
 }

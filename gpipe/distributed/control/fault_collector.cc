@@ -8,7 +8,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// A process with many workers may throw many exceptions. More of them explain nothing.
+// A process with many workers may throw many exceptions. More than this many explain nothing new.
 constexpr std::size_t kMostFaults = 256;
 
 bool is_exception(const Fault& fault) { return fault.kind == FaultKind::kException; }

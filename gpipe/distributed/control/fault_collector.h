@@ -1,4 +1,4 @@
-// FaultCollector: what one rank has learnt of a failure, until it is decided what all ranks throw.
+// FaultCollector: the faults that one rank knows of, until it is decided what all ranks throw.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_FAULT_COLLECTOR_H_
 #define GPIPE_DISTRIBUTED_CONTROL_FAULT_COLLECTOR_H_
 
@@ -20,18 +20,18 @@ class FaultCollector {
     Time when;
   };
 
-  // Returns whether this was new. A rank's end or silence counts once, and not if it threw: it ends
-  // because of that. Of what comes twice, e.g. noticed here and told by another rank, the earlier
-  // time counts.
+  // Returns whether the fault was new. A rank's end or silence counts once, and not if the rank
+  // threw: it ends because of that. If a fault comes twice, e.g. noticed here and sent by another
+  // rank, the earlier time counts.
   bool add(Fault fault, Time when);
 
   bool empty() const { return entries_.empty(); }
   // Whether a rank ended, left or is silent, and has not thrown.
   bool has_loss_of(int64_t rank) const;
-  // All, in the order in which they came; nothing is left.
+  // All entries, in the order in which they came. Afterwards the collector is empty.
   std::vector<Entry> take() { return std::exchange(entries_, {}); }
 
-  // In the order in which DistributedFailure has them; within a kind and a time by rank.
+  // All faults in the order of DistributedFailure::faults(); within a kind and a time by rank.
   std::vector<Fault> sorted() const;
 
  private:

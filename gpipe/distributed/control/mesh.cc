@@ -15,7 +15,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// How long it may be that nobody listens where a rank should.
+// How long no process may listen at a rank's endpoint before the rank is lost.
 constexpr Milliseconds kConnecting{500};
 constexpr Milliseconds kAgain{20};
 constexpr Milliseconds kStrangerLimit{5000};
@@ -48,7 +48,7 @@ void Mesh::append_descriptors(std::vector<pollfd>& polled) const {
     const int events = POLLIN | (writes ? POLLOUT : 0);
     if (descriptor >= 0) polled.push_back({descriptor, static_cast<short>(events), 0});
   };
-  // It would be readable again and again.
+  // After an accept error the listener stays readable, so poll() would return again and again.
   if (accept_error_.empty()) add(options_.listener.get(), false);
   for (const Stranger& stranger : strangers_) add(stranger.connection.descriptor(), false);
   for (const Peer& peer : peers_) {
@@ -89,7 +89,7 @@ void Mesh::queue_for_all(const Frame& frame) {
 void Mesh::flush() {
   for (Peer& peer : peers_) {
     if (!peer.connection.is_open() || peer.state == State::kConnecting) continue;
-    // A broken one shows when it is read, after what has come before.
+    // read() reports a broken connection, after the frames that arrived before.
     if (!peer.connection.flush()) peer.connection.forget_unwritten();
   }
 }
@@ -145,7 +145,7 @@ void Mesh::accept_strangers(Time now) {
   }
   if (!accept_error_.empty() && now < next_accept_) return;
   accept_error_.clear();
-  // No more at a time, or a flood of them would silence the others.
+  // Accept no more at a time: a flood of strangers would keep this thread from serving the ranks.
   for (size_t i = 0; i < kMostStrangers; ++i) {
     int error = 0;
     Socket socket = accept_on(options_.listener, &error);
@@ -155,7 +155,7 @@ void Mesh::accept_strangers(Time now) {
     }
     if (!socket.is_open()) break;
     if (strangers_.size() == kMostStrangers) {
-      // It may be a rank, which has spoken since.
+      // The oldest stranger may be a rank whose hello has arrived since.
       is_done(strangers_.front());
       strangers_.erase(strangers_.begin());
     }
@@ -178,8 +178,8 @@ bool Mesh::is_done(Stranger& stranger) {
   return !frames.empty() || state != Connection::State::kOpen;
 }
 
-// Whoever is no rank of this run is dropped without a word. A rank says nothing else before it is
-// welcome.
+// Drops, without an answer, a connection that is not from a rank of this run. A rank sends nothing
+// but its hello before it gets a welcome.
 void Mesh::greet(Connection connection, const Frame& frame) {
   if (!is_a(frame, MessageType::kHello)) return;
   Hello hello;
@@ -240,8 +240,8 @@ void Mesh::read_peer(int64_t rank, Time now) {
     lose(rank, "it sent what no rank sends");
   } else if (state == Connection::State::kClosed) {
     if (peer(rank).state == State::kGreeting) {
-      // Somebody listens there, and has dropped this rank unheard: it has too many strangers. Or it
-      // has just ended; then nobody listens any more.
+      // The rank there has dropped this connection unread because it has too many strangers. Or it
+      // has just ended; then nothing listens there any more.
       peer(rank).missed_since = now;
       did_not_connect(rank, "it closed the connection of rank " + std::to_string(options_.rank),
                       now);

@@ -1,7 +1,7 @@
-// Mesh: a connection from this rank to each other one, and nobody else.
+// Mesh: a connection from this rank to each other rank, and to no other process.
 //
-// Each rank listens, and connects to those with lower numbers. What the frames say, and what the
-// end of a connection means, others know (control.h).
+// Each rank listens, and connects to the ranks with lower numbers. Mesh does not interpret frames
+// or the end of a connection; control.h does.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_MESH_H_
 #define GPIPE_DISTRIBUTED_CONTROL_MESH_H_
 
@@ -22,72 +22,72 @@ struct MeshOptions {
   int64_t rank = 0;
   int64_t size = 1;
   std::string host;
-  std::string token;  // who does not know it is no rank
-  Socket listener;    // closed when all are connected
+  std::string token;  // the secret of the run; a connection without it is rejected
+  Socket listener;    // closed when all ranks are connected
 };
 
 struct MeshEvent {
   enum class Kind {
     kConnected,
-    kFrame,  // it sent one
-    kLost,   // its connection is closed; or it cannot be reached, and is not tried again
+    kFrame,  // the rank sent one
+    kLost,   // its connection is closed; or it cannot be reached, and this rank gives up
   };
   Kind kind = Kind::kFrame;
   int64_t rank = 0;
   Frame frame;
-  std::string why;  // of kLost
+  std::string why;  // for kLost
 };
 
 // Nothing here blocks. Not thread-safe.
 //
-// Guarantees: of a rank there is at most one kConnected, then frames, then at most one kLost. A
-// stranger that connects is dropped, whatever it sends, and after some seconds if it sends nothing.
-// However many there are, they make no rank look dead: a rank that is dropped among them comes
-// again.
+// Guarantees: each rank has at most one kConnected, then frames, then at most one kLost. A stranger
+// that connects is dropped, whatever it sends, and after some seconds if it sends nothing. However
+// many strangers there are, they do not make a rank look dead: a rank that is dropped among them
+// connects again.
 class Mesh {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   explicit Mesh(MeshOptions options);
 
-  // Where a lower rank listens. Again: nothing happens.
+  // Tells where a lower rank listens. A second call for a rank has no effect.
   void add_peer(int64_t rank, const Endpoint& endpoint, Time now);
 
-  // What poll() has to wait for, and until when at the latest: Time::max() if there is no limit.
+  // The descriptors for poll(), and the time at which it must return: Time::max() if no limit.
   void append_descriptors(std::vector<pollfd>& polled) const;
   Time next_time() const;
 
-  // All that has happened by now.
+  // All events until now, each once.
   std::vector<MeshEvent> read(Time now);
 
-  // To be written by flush(). Nothing if the rank is not connected.
+  // Queues a frame, which flush() writes. Without effect if the rank is not connected.
   void queue(int64_t rank, const Frame& frame);
   void queue_for_all(const Frame& frame);
   bool has_unwritten(int64_t rank) const { return peer(rank).connection.has_unwritten(); }
   void flush();
 
-  // Without an event.
+  // These cause no event.
   void close(int64_t rank);
   void close_all();
 
   bool is_connected(int64_t rank) const { return peer(rank).state == State::kConnected; }
-  // Of a rank that is or was connected.
+  // The host of a rank that is or was connected.
   const std::string& host(int64_t rank) const { return peer(rank).host; }
-  // Whose connection is neither there nor lost.
+  // The ranks that have neither connected nor been lost.
   std::vector<int64_t> missing() const;
-  // Where it should answer; port 0 if that is not known.
+  // Where the rank should listen; port 0 if that is not known.
   const Endpoint& endpoint(int64_t rank) const { return peer(rank).endpoint; }
-  // Why the last try to connect to it was none; empty if there was none.
+  // Why the last attempt to connect to the rank failed; empty if none failed.
   const std::string& last_error(int64_t rank) const { return peer(rank).last_error; }
-  // Why those that want to connect are not let in; empty if they are.
+  // Why this rank cannot accept connections; empty if it can.
   const std::string& accept_error() const { return accept_error_; }
 
  private:
   enum class State {
     kUnknown,     // a lower rank without endpoint, or a higher one that has not come
-    kWaiting,     // to connect to it again
+    kWaiting,     // until next_try, to connect to it again
     kConnecting,  // to its endpoint
-    kGreeting,    // it knows who this is, and has not answered
+    kGreeting,    // connected, and it has not answered this rank's hello
     kConnected,
     kClosed,
   };
@@ -96,7 +96,7 @@ class Mesh {
     Endpoint endpoint;
     std::string host;
     Connection connection;
-    Time missed_since{};  // since when nobody has listened there
+    Time missed_since{};  // since when no process has listened there
     Time next_try{};
     std::string last_error;
   };
@@ -112,7 +112,7 @@ class Mesh {
   void did_not_connect(int64_t rank, const std::string& why, Time now);
   void accept_strangers(Time now);
   void read_strangers(Time now);
-  // Whether it is done with: it is a rank, or has said what no rank says.
+  // Whether it can be removed from strangers_: it is a rank, or has sent what no rank sends.
   bool is_done(Stranger& stranger);
   void greet(Connection connection, const Frame& frame);
   void connected(int64_t rank, std::string host);
@@ -125,8 +125,8 @@ class Mesh {
   std::vector<Peer> peers_;
   std::vector<Stranger> strangers_;
   std::string accept_error_;
-  Time next_accept_{};             // not before; where somebody waits and cannot be let in
-  std::vector<MeshEvent> events_;  // not given out yet
+  Time next_accept_{};             // when to accept again, after an accept_error_
+  std::vector<MeshEvent> events_;  // not returned by read() yet
 };
 
 }  // namespace gpipe::distributed

@@ -1,4 +1,4 @@
-// Watchers: what is to be cancelled when something fails.
+// Watchers: functions that cancel work when something fails.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_WATCHERS_H_
 #define GPIPE_DISTRIBUTED_CONTROL_WATCHERS_H_
 
@@ -11,8 +11,9 @@ namespace gpipe::distributed {
 
 // Thread-safe. A function that is added must not block, nor use this object.
 //
-// Guarantees: each is called once at most. When cancel() or add() returns, those that it had to
-// call have been called; when remove() returns, it is not running and is not called any more.
+// Guarantees: each function is called at most once. When cancel() or add() returns, the functions
+// that it had to call have been called. When remove() returns, the function is not running and is
+// not called any more.
 class Watchers {
  private:
   struct Watcher {
@@ -23,14 +24,13 @@ class Watchers {
  public:
   using Place = std::list<Watcher>::iterator;
 
-  // If this epoch has been cancelled, it is called at once.
+  // If this epoch has been canceled, calls the function immediately.
   Place add(std::function<void()> cancel);
   void remove(Place place);
 
-  // Something of `epoch` has failed. Who says so late, when the next one has begun, cancels nothing
-  // of it.
+  // Something in `epoch` has failed. Without effect if a later epoch has begun.
   void cancel(uint32_t epoch);
-  // Those that are there stay.
+  // The functions that were added stay.
   void begin_epoch(uint32_t epoch);
 
  private:

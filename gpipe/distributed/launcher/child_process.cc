@@ -44,7 +44,7 @@ struct Pipe {
   int ends[2] = {-1, -1};
 };
 
-// What the child could not do, and why.
+// The step in which a child failed, and why.
 enum class Step { kInput, kOutput, kCores, kDirectory, kProgram };
 struct Failure {
   Step step;
@@ -70,7 +70,7 @@ std::string describe(const Failure& failure, const ChildOptions& options) {
            " is neither a program of this machine nor a script whose first line names its "
            "interpreter (#!/bin/sh)";
   }
-  // The file was there a moment ago.
+  // The file existed a moment ago, so its interpreter must be missing.
   if (failure.error == ENOENT) {
     return options.program +
            " cannot be started: the interpreter that it names (a script's #! line, or a program's "
@@ -91,7 +91,7 @@ Failure become(const ChildOptions& options, char* const* arguments, char* const*
                pid_t parent, int output, int error) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kNotRun);  // it has died before this was asked for
+  if (getppid() != parent) _exit(kNotRun);  // the parent died before prctl() was called
   if (!options.inherit_input) {
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return {Step::kInput, errno};
@@ -117,7 +117,7 @@ Failure become(const ChildOptions& options, char* const* arguments, char* const*
 
 void do_not_block(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// Whether it is a file that may be run; if not, `why`, unless there is none.
+// Whether `path` is a file that may be run. If it exists and may not be, *why becomes the reason.
 bool is_program(const std::string& path, std::string* why) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0) {
@@ -179,7 +179,7 @@ std::string find_program(const std::string& program, const std::string& path,
     std::string file = in_directory(program);
     if (is_program(file, &why)) return file;
     if (!why.empty()) throw StartError(file + " cannot be started: " + why, kNotRun);
-    // A label, which bazel run takes for a program.
+    // The user gave a label, as for bazel run.
     std::string advice;
     if (program.rfind("//", 0) == 0) {
       advice = "; build it, and give the file, bazel-bin" + program.substr(1);
@@ -204,7 +204,7 @@ std::string find_program(const std::string& program, const std::string& path,
 ChildProcess start_child(const ChildOptions& options) {
   Pipe output;
   Pipe error;
-  Pipe failed;  // closed by itself when the program begins
+  Pipe failed;  // the system closes the child's end when the program begins
   const std::vector<char*> arguments = pointers(options.arguments);
   const std::vector<char*> environment = pointers(options.environment);
   const pid_t parent = getpid();

@@ -1,5 +1,4 @@
-// ChildProcess: one process that the launcher has started, from finding its program to how it
-// ended.
+// ChildProcess: one process of the launcher: finds its program, starts it, describes how it ended.
 #ifndef GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
 #define GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
 
@@ -12,13 +11,13 @@
 
 namespace gpipe::distributed {
 
-// A program cannot be started, however often one tries.
+// Thrown if a program cannot be started, so that trying again would not help.
 class StartError : public std::runtime_error {
  public:
   StartError(const std::string& what, int exit_code)
       : std::runtime_error(what), exit_code_(exit_code) {}
 
-  // As shells have it: 127 if there is no such program, 126 if it cannot be run.
+  // As in shells: 127 if there is no such program, 126 if it cannot be run.
   int exit_code() const { return exit_code_; }
 
  private:
@@ -30,7 +29,7 @@ class StartError : public std::runtime_error {
 std::string find_program(const std::string& program, const std::string& path,
                          const std::string& directory);
 
-// What a child gets back of what its parent has changed for itself.
+// The former state of the parent, which it has changed for itself and which a child gets back.
 struct ParentState {
   sigset_t signal_mask;
   struct sigaction pipe_signal;
@@ -40,35 +39,37 @@ struct ParentState {
 
 struct ChildOptions {
   std::string program;                 // from find_program()
-  std::vector<std::string> arguments;  // the first is the name
+  std::vector<std::string> arguments;  // the first is the program's name
   std::vector<std::string> environment;
   std::string directory;       // to start in; empty: the parent's
-  bool inherit_input = false;  // otherwise it reads /dev/null
-  std::vector<int> cores;      // to bind it to; empty: all
+  bool inherit_input = false;  // false: the child reads /dev/null
+  std::vector<int> cores;      // to bind the child to; empty: all
   ParentState parent;
 };
 
 // A running process. It leads a session and a process group of its own, and dies if its parent
-// does. The ends of its outputs do not block. Not owned: nothing is closed or ended by itself.
+// does. Reading `output` and `error` does not block. This struct owns nothing: its user closes the
+// descriptors and waits for the process.
 struct ChildProcess {
   pid_t pid = -1;
   int output = -1;
   int error = -1;
 };
 
-// Returns when the program runs. Throws StartError; nothing is left of it then.
+// Returns when the program runs. Throws StartError; then no process is left.
 //
-// Requirements: called on the thread that lives as long as the parent does; a process with one
-// thread, whose descriptors 0 to 2 are open.
+// Requirements: the calling thread lives as long as the parent does. The parent has one thread, and
+// its descriptors 0 to 2 are open.
 ChildProcess start_child(const ChildOptions& options);
 
-// "ended with exit code 3", "was ended by SIGSEGV (signal 11), core dumped": of a status of wait().
+// "ended with exit code 3", "was ended by SIGSEGV (signal 11), core dumped". `status`: from wait().
 std::string describe_end(int status);
 
 // "SIGKILL (signal 9)".
 std::string describe_signal(int signal);
 
-// The exit code by which a shell reports it: 128 and the signal's number, if one ended the process.
+// The exit code by which a shell reports a status: 128 plus the signal's number if a signal ended
+// the process.
 int exit_code_of(int status);
 
 }  // namespace gpipe::distributed

@@ -8,7 +8,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// A set of cores that may have more than the 1,024 that cpu_set_t has room for.
+// A set of cores, which may be more than the 1,024 that fit into cpu_set_t.
 class CoreSet {
  public:
   explicit CoreSet(int cores) : words_(CPU_ALLOC_SIZE(cores) / sizeof(unsigned long)) {}

@@ -7,14 +7,15 @@
 
 namespace gpipe::distributed {
 
-// Shares of neighbors: equal but for one core, each core in one share. If there are more processes
-// than cores, each process gets one, which neighbors share.
+// Gives each process a share of neighboring cores. Shares differ by at most one core, and each core
+// is in one share. If there are more processes than cores, each process gets one core, and
+// neighboring processes share it.
 //
 // Requirements: at least one core and one process.
 std::vector<std::vector<int>> share_cores(const std::vector<int>& cores, int64_t processes);
 
-// Binds the calling thread to them: false, with errno, if that fails. Allocates; between fork and
-// exec only where the process has one thread.
+// Binds the calling thread to `cores`. False, with errno, if that fails. It allocates memory, so
+// between fork and exec it may be called only if the process has one thread.
 bool bind_to_cores(const std::vector<int>& cores);
 
 }  // namespace gpipe::distributed

@@ -15,13 +15,14 @@
 namespace gpipe::distributed {
 namespace {
 
-// Runs in the guardian. Numbers come from `pipe`: a group, or minus one that is over.
+// Runs in the guardian. Reads numbers from `pipe`: a group to watch, or minus a group to forget.
 [[noreturn]] void guard(int pipe) {
   setsid();
-  // killall with the launcher's name is not to meet it, nor is a signal to all that the user has.
+  // killall with the launcher's name must not end the guardian, nor must common signals to all of
+  // the user's processes.
   prctl(PR_SET_NAME, "gpipe_guardian");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(signal, SIG_IGN);
-  // Whoever reads the launcher's output must see its end.
+  // A reader of the launcher's output must see its end, so the guardian must not hold it open.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, fd);
   std::set<pid_t> groups;
@@ -66,7 +67,7 @@ Guardian::~Guardian() {
 }
 
 void Guardian::tell(pid_t group) const {
-  // If the guardian was killed, the launcher goes on without.
+  // If the guardian was killed, the launcher goes on without it.
   [[maybe_unused]] const ssize_t written = write(pipe_, &group, sizeof group);
 }
 

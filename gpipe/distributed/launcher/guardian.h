@@ -7,9 +7,9 @@
 namespace gpipe::distributed {
 
 // The system ends children with their parent (PR_SET_PDEATHSIG), but not the children's children: a
-// script's program would go on for ever. So a process of its own waits for this one's death,
-// however it comes, and then kills all groups that it was told of. It notices by a pipe, whose
-// other end the system closes.
+// script's program would run forever. So a separate process, the guardian, waits until this one
+// ends for whatever reason, and then kills all groups that it was told of. It notices the end by a
+// pipe, whose other end the system closes.
 //
 // Requirements: created before any thread; SIGPIPE is ignored.
 //
@@ -25,7 +25,7 @@ class Guardian {
   Guardian& operator=(const Guardian&) = delete;
 
   void watch(pid_t group);
-  // To be called before the group's number may be that of another one: while it has members, or
+  // Must be called before the system can reuse the group's number: while the group has members, or
   // right after.
   void forget(pid_t group);
 

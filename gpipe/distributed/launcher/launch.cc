@@ -34,7 +34,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// By which programs say that they were called wrongly (bash, Python's argparse, command/).
+// The exit code by which programs say that they were called wrongly (bash, Python's argparse,
+// command/).
 constexpr int kUsageExitCode = 2;
 
 using Clock = std::chrono::steady_clock;
@@ -62,11 +63,11 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-// What this process changes of itself while it launches.
+// The state of this process that it changes while it launches.
 class OwnState {
  public:
   OwnState() {
-    // The ends of pipes must not be standard streams, should those be closed.
+    // If standard streams are closed, open them, so that no end of a pipe becomes one.
     int fd = -1;
     do {
       fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -76,7 +77,7 @@ class OwnState {
     struct sigaction action = {};
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, &parent_.pipe_signal);
-    // Whoever ignores SIGCHLD is not told how children end, and hands that on to what it starts.
+    // A process that ignores SIGCHLD is not told how children end, and its children inherit that.
     action.sa_handler = SIG_DFL;
     sigaction(SIGCHLD, &action, &parent_.child_signal);
 
@@ -84,29 +85,29 @@ class OwnState {
     sigemptyset(&signals);
     sigaddset(&signals, SIGCHLD);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP}) {
-      // What nohup, or a shell for its background jobs, ignores stays ignored.
+      // Signals that nohup, or a shell for its background jobs, ignores stay ignored.
       sigaction(signal, nullptr, &action);
       if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
     }
     sigprocmask(SIG_BLOCK, &signals, &parent_.signal_mask);
     signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 
-    // Two pipes and two files for each process.
+    // Each process needs two pipes and two files.
     rlimit files = {};
     getrlimit(RLIMIT_NOFILE, &files);
     parent_.open_files = files.rlim_cur;
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
 
-    // Children's children come to this process when their parent ends, and are not left as zombies
-    // where the system's first process does not care (containers).
+    // This process adopts its children's children when their parent ends. Otherwise they would stay
+    // zombies where the system's first process does not reap them (containers).
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   ~OwnState() { close(signals_); }
   OwnState(const OwnState&) = delete;
   OwnState& operator=(const OwnState&) = delete;
 
-  // Where signals are read: signalfd(2).
+  // The descriptor from which signals are read: signalfd(2).
   int signals() const { return signals_; }
   const ParentState& parent() const { return parent_; }
 
@@ -128,7 +129,7 @@ struct Stream {
 
   int from;  // -1 after its end
   OutputQueue* to;
-  int log;  // -1 without
+  int log;  // -1: no log
   bool has_written = false;
   RankLines lines;
 };
@@ -208,7 +209,7 @@ class Run {
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view text = *variable;
       const std::string_view name = text.substr(0, text.find('='));
-      // Those of a torchrun that has started this launcher are not for its processes.
+      // If torchrun has started this launcher, its variables are not for the launcher's processes.
       const bool replaced = name.rfind("TORCHELASTIC_", 0) == 0 ||
                             std::any_of(std::begin(ours), std::end(ours),
                                         [&](const auto& each) { return each.first == name; });
@@ -221,8 +222,8 @@ class Run {
     return result;
   }
 
-  // All of them with all cores would be in each other's way; and sums depend on the number, which
-  // is that of one process whose stages share the cores.
+  // If each process used as many threads as there are cores, they would slow each other down. Sums
+  // depend on the number; this is the number that one process has whose stages share the cores.
   int64_t threads_of_each() const {
     return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
   }
@@ -239,8 +240,7 @@ class Run {
                        [](const Rank& rank) { return !rank.status.has_value(); });
   }
 
-  // Waits for whatever comes first: output, a signal, the end of a process, the time for the next
-  // measure.
+  // Waits until there is output or a signal, a process ends, or it is time to terminate or kill.
   void wait_and_serve() {
     std::vector<pollfd> waits = {{state_.signals(), POLLIN, 0}};
     std::vector<Stream*> streams;
@@ -265,11 +265,11 @@ class Run {
     take_measures();
   }
 
-  // In milliseconds; -1: for ever.
+  // In milliseconds; -1: no limit.
   int time_to_wait() const {
     std::optional<Clock::time_point> next = terminate_at_;
     if (kill_at_ && (!next || *kill_at_ < *next)) next = kill_at_;
-    constexpr int kLook = 20;  // at groups without a leader, of whose end nobody is told
+    constexpr int kLook = 20;  // the end of a group without a leader is not reported: look for it
     const int most = has_ranks() ? -1 : kLook;
     if (!next) return most;
     const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
@@ -277,7 +277,7 @@ class Run {
     return most < 0 ? wait : std::min(most, wait);
   }
 
-  // Returns false if there was nothing, now or for ever.
+  // Returns false if there was nothing to read, for now or because the stream has ended.
   bool read_some(Stream& stream) {
     if (stream.from < 0) return false;
     ssize_t size = 0;
@@ -297,7 +297,7 @@ class Run {
     return size > 0;
   }
 
-  // What is there; a child's child may go on writing.
+  // Reads what has been written; a child's child may go on writing.
   void read_rest(Stream& stream) {
     constexpr int kMostReads = 32;  // more than a pipe holds
     for (int i = 0; i < kMostReads && read_some(stream); ++i) {
@@ -331,16 +331,16 @@ class Run {
       } else if (!interrupted_) {
         interrupted_ = true;
         say(describe_signal(signal) +
-            " is passed on to all processes (once more: they are killed)");
+            " is passed on to all processes (send it again to kill them)");
         signal_all(signal);
-      } else if (signal != SIGHUP) {  // shell and system both tell that a terminal has gone
+      } else if (signal != SIGHUP) {  // shell and system both send SIGHUP when a terminal closes
         say(describe_signal(signal) + " again: all processes are killed");
         kill_all();
       }
     }
   }
 
-  // Ctrl-Z and, when a shell lets this process go on, its end.
+  // Handles Ctrl-Z: stops all processes, and continues them when a shell continues this one.
   void stop() {
     signal_all(SIGSTOP);
     raise(SIGSTOP);
@@ -351,28 +351,28 @@ class Run {
     std::vector<std::pair<Rank*, int>> ends;
     int status = 0;
     pid_t pid = 0;
-    // Any: also those who came to this process when their own parent ended.
+    // Wait for any child, also for processes that this one has adopted.
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
       for (Rank& rank : ranks_) {
         if (rank.pid == pid && !rank.status) ends.emplace_back(&rank, status);
       }
     }
-    // The system tells of all that ended since the last look in no order. A rank that a signal
-    // ended is why the others ended, and not the reverse.
+    // The system reports the ends since the last look in no particular order. If a signal ended a
+    // rank, that is why the others ended, and not the reverse.
     std::stable_sort(ends.begin(), ends.end(), [this](const auto& a, const auto& b) {
       return is_cause(a.second) && !is_cause(b.second);
     });
     for (const auto& [rank, its_status] : ends) take_end(*rank, its_status);
   }
 
-  // Whether a rank that ended so cannot have ended because of another one's failure: by a signal
-  // that nobody here has sent. SIGABRT also ends a rank that does not catch what it is told of
-  // another.
+  // Whether a rank with this status cannot have ended because of another rank's failure: a signal
+  // ended it that this launcher has not sent. SIGABRT does not count: it also ends a rank that does
+  // not catch the exception for another rank's failure.
   bool is_cause(int status) const {
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && !ends_all();
   }
 
-  // Whether a signal has ended it that this launcher was sent, and has passed on.
+  // Whether a signal ended the rank that this launcher has received and passed on.
   bool is_passed_on(int status) const {
     return WIFSIGNALED(status) && passed_on_.count(WTERMSIG(status)) != 0;
   }
@@ -383,7 +383,7 @@ class Run {
   void take_end(Rank& rank, int status) {
     rank.status = status;
     look_at_group(rank);
-    // Its last words come before what is said of it.
+    // Forward the rank's last output before reporting its end.
     for (Stream* stream : {&rank.output, &rank.error}) {
       read_rest(*stream);
     }
@@ -468,8 +468,8 @@ class Run {
     }
   }
 
-  // After the end of all ranks: ends what they have left behind. Returns whether there is something
-  // to wait for.
+  // After the end of all ranks: ends the processes that they have left behind. Returns whether some
+  // are still to be waited for.
   bool clean_up() {
     std::vector<int64_t> left;
     for (Rank& rank : ranks_) {
@@ -486,7 +486,7 @@ class Run {
       say(name_ranks(left) + " left processes behind: SIGTERM");
       terminate();
     }
-    // A killed process that waits for a broken disk ends some day.
+    // Give up after a while: a killed process that waits for a broken disk may end much later.
     return now < give_up_at_;
   }
 
@@ -499,8 +499,8 @@ class Run {
     }
   }
 
-  // An exit code does not tell a rank that failed from one that only reports another's failure, and
-  // which of the two ends first is chance.
+  // An exit code does not distinguish a rank that failed from one that only reports another's
+  // failure, and which of the two ends first is chance.
   void report() {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
     if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
@@ -527,7 +527,8 @@ class Run {
         " ended with exit code 0, and a rank whose others are gone fails");
   }
 
-  // Ranks that have found the same may leave it to one of them to say it. Null if none has written.
+  // The failed rank whose output explains the failure: ranks that have found the same error may let
+  // one of them report it. Null if no failed rank has written anything.
   const Rank* who_says_why() const {
     for (const auto stream : {&Rank::error, &Rank::output}) {
       for (const Rank* rank : failed_) {
@@ -537,7 +538,7 @@ class Run {
     return nullptr;
   }
 
-  // Writes what is left, however slow its reader is; a signal ends that.
+  // Writes the remaining output, however slow its reader is; a signal ends that.
   void finish_outputs() {
     for (;;) {
       to_output_.write_some();
@@ -556,7 +557,7 @@ class Run {
     }
   }
 
-  // A reader that has gone away loses nothing that it wanted; a full disk does.
+  // Reports output lost to an error such as a full disk. A reader that went away is not an error.
   bool tell_of_lost_output() {
     const int error = to_output_.error() != 0 ? to_output_.error() : to_error_->error();
     if (error == 0) return false;
@@ -577,20 +578,20 @@ class Run {
   const std::string loopback_ = loopback_address(interfaces_of_this_machine());
   OutputQueue to_output_{STDOUT_FILENO};
   OutputQueue own_error_{STDERR_FILENO};
-  // One queue where both lead to one terminal: lines would break each other.
+  // One queue if both streams lead to the same terminal: two would interleave within lines.
   OutputQueue* to_error_ = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? &to_output_ : &own_error_;
   std::deque<Rank> ranks_;  // streams do not move
   std::array<char, 1 << 16> buffer_;
 
-  Rank* first_failure_ = nullptr;           // of what has ended
-  std::vector<int64_t> ended_well_before_;  // ranks that ended before that
+  Rank* first_failure_ = nullptr;           // the first rank that ended with a failure
+  std::vector<int64_t> ended_well_before_;  // ranks that ended with 0 before that
   std::set<int> passed_on_;                 // signals that do not ask to end
-  std::vector<const Rank*> failed_;         // by themselves, in the order in which they ended
-  bool began_with_first_ = false;           // whether it is known to be no other's failure
+  std::vector<const Rank*> failed_;  // ranks that failed by themselves, in order of their ends
+  bool began_with_first_ = false;    // first_failure_ is known not to follow from another's
   bool interrupted_ = false;
   bool stopped_before_failure_ = false;
-  bool terminated_ = false;  // all have got SIGTERM from this launcher
-  bool killed_ = false;      // and SIGKILL
+  bool terminated_ = false;  // this launcher has sent SIGTERM to all
+  bool killed_ = false;      // this launcher has sent SIGKILL to all
   std::optional<Clock::time_point> terminate_at_;
   std::optional<Clock::time_point> kill_at_;
   std::optional<Clock::time_point> clean_at_;  // once all ranks have ended

@@ -1,7 +1,7 @@
-// launch: starts the processes of one run on this machine, and says how each of them ends.
+// launch: starts the processes of one run on this machine, and reports how each of them ends.
 //
-// It knows nothing of what they compute. What they find in their environment is what torchrun would
-// have set (environment.h reads it), so programs need not know who has started them.
+// It does not know what they compute. It sets the environment variables that torchrun would set
+// (environment.h reads them), so programs need not know which launcher has started them.
 #ifndef GPIPE_DISTRIBUTED_LAUNCHER_LAUNCH_H_
 #define GPIPE_DISTRIBUTED_LAUNCHER_LAUNCH_H_
 
@@ -16,39 +16,40 @@ struct LaunchOptions {
   int64_t processes = 1;
   // The program and its arguments.
   std::vector<std::string> command;
-  // The folder that they start in, and that a program's path is relative to. Default: this one.
+  // The folder in which they start, and to which a program's path is relative. Default: the current
+  // one.
   std::string directory;
-  // An existing folder for rank_0.out, rank_0.err, ... : what each process writes, as it is.
-  // Default: none.
+  // An existing folder for rank_0.out, rank_0.err, ... : the unchanged output of each process.
+  // Default: none is written.
   std::string log_directory;
-  // How long the others may go on when the first has failed: they find out themselves, and say why
-  // they stop. Then they get SIGTERM.
+  // How long the other processes may go on after the first has failed: they notice it themselves
+  // and say why they stop. Then they get SIGTERM.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
-  // As grace, at most, where the first has ended with exit code 2, by which programs say that they
-  // were called wrongly: the others may still wait for it to connect, and would wait for minutes.
+  // The limit of grace if the first has ended with exit code 2, by which programs say that they
+  // were called wrongly. The others may still wait for it to connect, which could take minutes.
   std::chrono::milliseconds usage_grace = std::chrono::seconds(5);
-  // How long after SIGTERM they are killed.
+  // How long after SIGTERM they get SIGKILL.
   std::chrono::milliseconds kill_after = std::chrono::seconds(5);
-  // Rank 0 reads this process's standard input; otherwise /dev/null, as all others do.
+  // true: rank 0 reads this process's standard input; false: /dev/null, as all other ranks do.
   bool input = false;
   // Each process gets a share of this process's cores (core_shares.h).
   bool bind_cores = false;
 };
 
-// Starts them, passes on what they write, line by line, with "[rank] " before each line, and
-// signals (Ctrl-C) to them and their children, and returns when all have ended: 0 if each ended
-// with 0, else the exit code of the first that did not, as shells report it (128 and a signal's
-// number). Unless a signal ended that one, it may only have reported another's failure. What
-// happens is told on standard error, "launch: ...".
+// Starts the processes. Forwards what they write, line by line, with "[rank] " before each line,
+// and forwards signals (Ctrl-C) to them and their children. Returns when all have ended: 0 if each
+// ended with 0, otherwise the exit code of the first that did not, as shells report it (128 plus a
+// signal's number). If no signal ended that process, it may only have reported another's failure.
+// Events are reported on standard error, "launch: ...".
 //
 // Guarantees: none of the processes outlives this one, however it ends, nor do their children that
 // stay in their process group.
 //
-// Requirements: a process with one thread. It changes the process's signals, and is to be the last
-// that it does.
+// Requirements: a process with one thread. This changes the process's signals, so it must be the
+// last thing that the process does.
 //
 // Throws: StartError (child_process.h) if the program cannot be started, std::runtime_error if
-// something else is missing. Then no process is left.
+// something else that is needed is missing. Then no process is left.
 int launch(const LaunchOptions& options);
 
 }  // namespace gpipe::distributed

@@ -43,13 +43,13 @@ void OutputQueue::write_some() {
   while (written < pending_.size() && !gone_) {
     pollfd ready = {fd_, POLLOUT, 0};
     if (poll(&ready, 1, 0) < 1) break;
-    // What a pipe that is ready takes without waiting.
+    // A pipe that is ready takes this many bytes without blocking.
     const std::size_t size = std::min<std::size_t>(pending_.size() - written, PIPE_BUF);
     const ssize_t result = write(fd_, pending_.data() + written, size);
     if (result > 0) {
       written += static_cast<std::size_t>(result);
     } else if (errno != EINTR && errno != EAGAIN) {
-      gone_ = true;  // the work goes on
+      gone_ = true;  // the run itself goes on
       if (errno != EPIPE) error_ = errno;
     } else if (errno == EAGAIN) {
       break;

@@ -1,4 +1,4 @@
-// RankLines, OutputQueue: the outputs of several processes on one, line by line.
+// RankLines, OutputQueue: merge the outputs of several processes into one, line by line.
 #ifndef GPIPE_DISTRIBUTED_LAUNCHER_RANK_LINES_H_
 #define GPIPE_DISTRIBUTED_LAUNCHER_RANK_LINES_H_
 
@@ -9,20 +9,21 @@
 
 namespace gpipe::distributed {
 
-// Makes whole lines of what one process writes, each with "[rank] " before it. Bytes other than
-// newlines are not looked at.
+// Splits the output of one process into whole lines, each with "[rank] " before it. Bytes other
+// than newlines are not interpreted.
 //
 // Thread-safety: none.
 class RankLines {
  public:
-  // A longer line is cut into several: no process may use up the launcher's memory.
+  // In bytes. A longer line is cut into several, so that no process can use up the launcher's
+  // memory.
   static constexpr std::size_t kLongestLine = 1 << 20;
 
   explicit RankLines(int64_t rank) : prefix_("[" + std::to_string(rank) + "] ") {}
 
   // The lines that `bytes` complete.
   std::string add(std::string_view bytes);
-  // The last line, if it has no newline: it gets one.
+  // The last line, with a newline, if the process has not ended it with one; otherwise empty.
   std::string finish();
 
  private:
@@ -30,9 +31,10 @@ class RankLines {
   std::string partial_;
 };
 
-// What is still to be written to a file descriptor, which is never waited for: a terminal that is
-// held (Ctrl-S) or a slow reader must not keep Ctrl-C from working. A reader that has gone away
-// (head) is no error: from then on everything is dropped, as after an error (a full disk).
+// The bytes still to be written to a file descriptor. It never waits for the descriptor: a paused
+// terminal (Ctrl-S) or a slow reader must not keep Ctrl-C from working. If the reader has gone away
+// (head), that is not an error; from then on all bytes are dropped, as after an error (a full
+// disk).
 //
 // Requirements: SIGPIPE is ignored.
 //
@@ -42,14 +44,14 @@ class OutputQueue {
   explicit OutputQueue(int fd);
 
   void push(std::string_view text);
-  // Writes as much as goes without waiting.
+  // Writes as many bytes as it can without waiting.
   void write_some();
 
   int fd() const { return fd_; }
   bool empty() const { return pending_.empty(); }
-  // Why output was lost, as errno has it; 0 if none was, or if nobody wanted to read it.
+  // The errno that explains lost output; 0 if none was lost, or only because its reader went away.
   int error() const { return error_; }
-  // Whether those who write to it should wait.
+  // Whether the processes that write to it should wait.
   bool is_full() const { return pending_.size() >= kMostPending; }
 
  private:
@@ -61,8 +63,8 @@ class OutputQueue {
   std::string pending_;
 };
 
-// Whether both lead to the same file, pipe or terminal, so that lines on them could break each
-// other.
+// Whether both descriptors refer to the same file, pipe or terminal, so that a line on one could
+// interrupt a line on the other.
 bool is_same_file(int a, int b);
 
 }  // namespace gpipe::distributed

@@ -23,7 +23,7 @@ namespace {
 
 using internal::quoted;
 
-// Empty for what is neither IPv4 nor IPv6.
+// The address as numeric text; empty if it is neither IPv4 nor IPv6.
 std::string numeric(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN];
   if (address->sa_family == AF_INET) {
@@ -59,7 +59,7 @@ std::string resolve_host(const std::string& host) {
   return found ? numeric(found->ai_addr) : "";
 }
 
-// Connecting a datagram socket sends nothing; it only asks for the way.
+// Connecting a datagram socket sends nothing; it only asks the system for the route.
 std::string find_source(const std::string& address) {
   const AddressInfo found = look_up(address, AI_NUMERICHOST);
   if (!found) return "";
@@ -89,7 +89,7 @@ std::string listed(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-// `master`: of an interface that has addresses of both kinds, the one of rank 0's kind counts.
+// `master`: if an interface has IPv4 and IPv6 addresses, one of the same kind as this is chosen.
 std::string chosen_by_user(const Environment& environment, const std::string& master,
                            const Network& network) {
   std::string named;
@@ -100,7 +100,7 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
     if (named.empty() || (is_better && is_v6(named) != is_v6(master))) named = interface.address;
   }
   if (!named.empty()) return named;
-  // Any of 127.0.0.0/8 is this machine's, if it has IPv4.
+  // If the machine has IPv4, all addresses in 127.0.0.0/8 belong to it.
   const bool has_v4 =
       std::any_of(network.interfaces.begin(), network.interfaces.end(),
                   [](const Interface& each) { return each.is_loopback && !is_v6(each.address); });
@@ -112,19 +112,19 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
                               listed(network.interfaces));
 }
 
-// As opposed to what all ranks on one machine get without being asked.
+// Whether the user has chosen the interface; false for the default of ranks on one machine.
 bool is_chosen_by_user(const Environment& environment) {
   const auto source = environment.sources.find("interface");
   return source != environment.sources.end() && source->second == "GPIPE_INTERFACE";
 }
 
-// The one interface that leads out of this machine.
+// The address of the only interface that leads out of this machine.
 std::string only_one(const Environment& environment, const Network& network) {
   std::vector<Interface> outside;
   for (const Interface& interface : network.interfaces) {
     if (!interface.is_loopback) outside.push_back(interface);
   }
-  // An interface with addresses of both kinds counts once: the first.
+  // An interface with IPv4 and IPv6 addresses counts once; its first address is used.
   const bool is_only_one =
       !outside.empty() && std::all_of(outside.begin(), outside.end(), [&](const auto& i) {
         return i.name == outside.front().name &&
@@ -190,7 +190,7 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
   } else if (!environment.interface.empty()) {
     addresses.own = chosen_by_user(environment, addresses.master, network);
   } else if (is_loopback(addresses.master)) {
-    // Debian maps a host's own name to 127.0.1.1: this process is on rank 0's machine.
+    // This process is on rank 0's machine: Debian maps a host's own name to 127.0.1.1.
     addresses.own = only_one(environment, network);
   } else {
     addresses.own = network.source_of(addresses.master);
@@ -201,8 +201,8 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
     }
   }
   if (environment.store_is_the_launchers) return addresses;
-  // On rank 0's machine its name may lead to loopback, and on one machine rank 0 listens where all
-  // the others do.
+  // On rank 0's machine the host's name may lead to loopback. If all ranks are on one machine, rank
+  // 0 listens on the same address as the others.
   if (environment.is_one_machine() || is_loopback(addresses.master)) {
     addresses.master = addresses.own;
   }

@@ -1,7 +1,7 @@
-// Addresses: by which network interface this process meets the others.
+// Addresses: chooses the network interface through which this process meets the others.
 //
-// A wrong choice shows as processes that wait for each other for ever, so nothing is guessed: where
-// there are several that might be meant, it is an error that lists them.
+// After a wrong choice the processes would wait for each other forever, so nothing is guessed: if
+// several interfaces are possible, an error lists them.
 #ifndef GPIPE_DISTRIBUTED_MEET_ADDRESSES_H_
 #define GPIPE_DISTRIBUTED_MEET_ADDRESSES_H_
 
@@ -20,30 +20,32 @@ struct Interface {
   bool is_loopback = false;
 };
 
-// IPv4 first; without IPv6 addresses of one link, which need more than an address to be reached.
+// IPv4 addresses first. Link-local IPv6 addresses are left out: to reach one, a process would need
+// more than the address.
 std::vector<Interface> interfaces_of_this_machine();
 
-// Where processes of one machine meet: 127.0.0.1, or ::1 if that is the only one that it has.
+// Where processes of one machine meet: 127.0.0.1, or ::1 if the machine has no other loopback
+// address.
 std::string loopback_address(const std::vector<Interface>& interfaces);
 
 struct Addresses {
-  // By which the other processes reach this one, and the only one that it listens on.
+  // The address at which the other processes reach this one, and the only one that it listens on.
   std::string own;
-  // Where the store is. If rank 0 has it, rank 0 listens there.
+  // The address of the store. If rank 0 runs the store, rank 0 listens there.
   std::string master;
 };
 
 // What the choice depends on.
 struct Network {
   std::vector<Interface> interfaces;
-  // The numeric address of a host's name; empty if there is none.
+  // The numeric address of a host's name; empty if the name has none.
   std::function<std::string(const std::string& host)> resolve;
-  // The address from which this machine sends to another one; empty if it cannot.
+  // The own address from which this machine sends to `address`; empty if it cannot.
   std::function<std::string(const std::string& address)> source_of;
 };
 Network network_of_this_machine();
 
-// Throws std::invalid_argument that says what to set.
+// Throws std::invalid_argument, whose message says what to set.
 Addresses choose_addresses(const Environment& environment, const Network& network);
 
 }  // namespace gpipe::distributed

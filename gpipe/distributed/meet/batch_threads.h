@@ -1,19 +1,19 @@
-// BatchThreads: threads that wait for a core where others have none to spare.
+// BatchThreads: starts threads that take an idle core when they wake up, and preempt no thread.
 #ifndef GPIPE_DISTRIBUTED_MEET_BATCH_THREADS_H_
 #define GPIPE_DISTRIBUTED_MEET_BATCH_THREADS_H_
 
 namespace gpipe::distributed {
 
-// Threads that are started by this thread while this lives are scheduled as SCHED_BATCH, for all
-// their life: waking up, they take a core that is idle, and drive nobody from one.
+// Threads that the calling thread starts while this object lives are scheduled as SCHED_BATCH for
+// all their life: when they wake up, they take an idle core and preempt no other thread.
 //
-// For Gloo's threads. Where there are no more cores than processes, a message wakes the receiver's
-// thread on the core of the sender, within its write and with a lock held, for which a thread of
-// Gloo's in the sender then spins: half of a small cell's time went there. Nor is a message needed
-// while its receiver's worker computes, and once that waits, there is a core.
+// It is for Gloo's threads. If a machine has no more cores than processes, a message wakes the
+// receiver's thread on the core of the sender, inside the sender's write and with a lock held. A
+// Gloo thread of the sender then spins for that lock: half of a small cell's time went there. While
+// the receiver's worker computes, it does not need the message; once it waits, a core is idle.
 //
-// Changes nothing where the thread does not have the default policy (the threads inherit what it
-// has), or where this is not allowed.
+// Changes nothing if the calling thread does not have the default policy (the new threads inherit
+// its policy), or if the system does not allow the change.
 class BatchThreads {
  public:
   BatchThreads();

@@ -23,8 +23,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// A wait that times out closes the connections of its group, and an innocent rank then reads
-// "closed by peer". Whether somebody has failed, Control knows.
+// A wait that times out closes the connections of its group, and a rank that did not fail then
+// reads "closed by peer". So waits do not time out; Control tells whether a rank has failed.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 class C10dStore : public Store {
@@ -41,7 +41,7 @@ class C10dStore : public Store {
     store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
   }
   std::optional<std::string> get(const std::string& key) override {
-    // get() alone would wait.
+    // get() without check() would wait for the key.
     if (!store_->check({key})) return std::nullopt;
     const std::vector<uint8_t> value = store_->get(key);
     return std::string(value.begin(), value.end());
@@ -56,21 +56,22 @@ class C10dStore : public Store {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-// With the server. A child of fork() must not keep its port: the next run listens there.
+// A client that also owns the server. A child of fork() must not keep the server's port open,
+// because the next run listens there.
 class ServedStore final : public C10dStore {
  public:
   ServedStore(c10::intrusive_ptr<c10d::Store> bare, std::string prefix, int listener)
       : C10dStore(std::move(bare), std::move(prefix)), listener_(listener) {
     make_private(listener_);
   }
-  // Before c10d closes it, and the number is another file's.
+  // Must run before c10d closes the listener, because its number may then belong to another file.
   ~ServedStore() override { make_public(listener_); }
 
  private:
   int listener_;
 };
 
-// Whoever waits for a key asks again and again: a wait in the store cannot be broken off.
+// Waits for keys by asking again and again, because a wait inside the store cannot be canceled.
 class BreakableStore final : public c10d::PrefixStore {
  public:
   BreakableStore(const std::string& prefix, c10::intrusive_ptr<c10d::Store> store,
@@ -95,7 +96,7 @@ class BreakableStore final : public c10d::PrefixStore {
       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(10));
     }
   }
-  // Gloo's way with it would wait elsewhere.
+  // With the extended API Gloo would wait in other functions than these.
   bool hasExtendedApi() const override { return false; }
 
  private:
@@ -121,12 +122,12 @@ class GlooGroup final : public Group {
   std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) override {
     const NoSigpipe scope;
     std::vector<at::Tensor> tensors{bytes};
-    // It counts its calls, without a lock.
+    // The backend counts its calls without a lock.
     std::lock_guard<std::mutex> lock(mutex_);
     return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) override {
-    const NoSigpipe scope;  // it writes, too: that it is ready
+    const NoSigpipe scope;  // recv() writes, too: it tells the sender that this rank is ready
     std::vector<at::Tensor> tensors{bytes};
     std::lock_guard<std::mutex> lock(mutex_);
     return std::make_unique<C10dTransfer>(backend_->recv(tensors, static_cast<int>(from), tag));
@@ -141,12 +142,12 @@ class GlooGroup final : public Group {
 
 std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
                                    const std::string& prefix) {
-  // For the store's thread, which starts here and answers whoever has asked, also if it has gone.
+  // For the store's thread, which starts here: it may write to a client that has gone.
   const NoSigpipe no_sigpipe;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(endpoint.port);
   options.isServer = true;
-  // Who is there, and how long the others are waited for, session.cc knows better.
+  // session.cc itself waits for the other ranks, with its own limit.
   options.waitWorkers = false;
   // Otherwise it would listen on all addresses of the machine.
   options.masterListenFd = listener.get();
@@ -176,17 +177,17 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
   const BatchThreads batch_threads;
   auto options = c10d::ProcessGroupGloo::Options::create(limit);
   NewListeners listeners;
-  // A message takes the device, and its connections and its thread, number `tag` modulo two.
+  // A message uses device number `tag` modulo two, which has its own connections and thread.
   for (int i = 0; i < 2; ++i) {
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   }
   listeners.find();
-  options->threads = 1;  // for collectives, of which there are none
+  options->threads = 1;  // for collectives, which are not used
   auto& c10d_store = dynamic_cast<C10dStore&>(store);
   auto group = std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
       c10::make_intrusive<BreakableStore>(name, c10d_store.c10d(), limit, std::move(is_given_up)),
       static_cast<int>(rank), static_cast<int>(size), std::move(options)));
-  // All connections of the group are there, also those that others have made to this process.
+  // All connections of the group exist, including those that other ranks made to this process.
   listeners.ignore_all();
   return group;
 }

@@ -1,7 +1,7 @@
-// c10d: the door to PyTorch's distributed engine.
+// c10d: the interface to PyTorch's distributed engine.
 //
-// Its headers, and the declarations of Gloo that they need, are included by c10d.cc alone. What
-// comes out of it are c10d's own objects behind these interfaces.
+// Only c10d.cc includes c10d's headers and the declarations of Gloo that they need. Other files use
+// c10d's objects through these interfaces.
 #ifndef GPIPE_DISTRIBUTED_MEET_C10D_H_
 #define GPIPE_DISTRIBUTED_MEET_C10D_H_
 
@@ -18,19 +18,19 @@
 
 namespace gpipe::distributed {
 
-// A client of a TCPStore: texts under names, which all processes see.
+// A client of a TCPStore, which maps keys to texts that all processes see.
 //
-// Thread-safety: safe, but one thread at a time gets through; clone() for another.
+// Thread-safety: safe, but calls of several threads wait for each other; clone() avoids that.
 //
 // Throws: std::runtime_error if the store is gone.
 class Store {
  public:
   virtual ~Store() = default;
 
-  // A client of its own, with its own connection.
+  // Another client, with its own connection.
   virtual std::unique_ptr<Store> clone() = 0;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // The text, if there is one by now.
+  // The text of the key, if it has been set.
   virtual std::optional<std::string> get(const std::string& key) = 0;
   // Adds to a number, which is 0 at first, and returns the sum.
   virtual int64_t add(const std::string& key, int64_t value) = 0;
@@ -43,39 +43,40 @@ std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
 std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
                                      const std::string& prefix, std::chrono::milliseconds limit);
 
-// A message on its way. It keeps the tensor's memory until it ends.
+// A message that is being sent or received. It keeps the tensor's memory until it ends.
 class Transfer {
  public:
   virtual ~Transfer() = default;
 
-  // Waits until the message has been sent, i.e. its receiver has asked for it, or has arrived.
-  // False if it was cancelled. Throws std::runtime_error if the connection broke. Called once.
+  // Waits until the message has been sent (its receiver has asked for it) or has arrived. False if
+  // it was canceled. Throws std::runtime_error if the connection broke. Called once.
   virtual bool wait() = 0;
-  // Ends wait(), which may already have begun on another thread. The group is of no use then.
+  // Ends wait(), which may already have begun on another thread. Afterwards the group is unusable.
   virtual void cancel() = 0;
 };
 
 // Messages between the ranks, over Gloo.
 //
-// Messages between two ranks with the same tag arrive in order. Even tags have connections of their
-// own, and so have odd ones: what goes forward does not wait behind what goes backward.
+// Messages between two ranks with the same tag arrive in order. Even and odd tags use separate
+// connections: messages of the forward pass do not wait behind those of the backward pass.
 //
 // Thread-safety: safe.
 class Group {
  public:
   virtual ~Group() = default;
 
-  // Neither blocks. `bytes`: a contiguous tensor on the CPU, which nobody changes until the
-  // transfer has ended. 0 <= tag. A message must not be larger than what is received into; it may
-  // be smaller.
+  // Neither function blocks. `bytes`: a contiguous CPU tensor, which must not change until the
+  // transfer has ended. 0 <= tag. A message must not be larger than the tensor that receives it;
+  // it may be smaller.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) = 0;
 };
 
-// All ranks call this with the same `name`, which no group before has had. `address`: of the
-// interface by which this rank is reached. Blocks until all are connected; throws
-// std::runtime_error if they are not within `limit`, or `is_given_up`, which is asked while others
-// have not come. Once Gloo connects to one that has come, it cannot be broken off.
+// All ranks call this with the same `name`, which no earlier group has had. `address`: that of the
+// interface through which others reach this rank. Blocks until all ranks are connected. Throws
+// std::runtime_error if they are not within `limit`, or if is_given_up() returns true, which is
+// called while other ranks have not come. Once Gloo begins to connect to a rank that has come, that
+// cannot be interrupted.
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit,

@@ -26,7 +26,7 @@ using internal::quoted;
 
 constexpr const char* kLoopback = "127.0.0.1";
 
-// The variables, and how a mistake in one of them is told.
+// Reads the variables, and reports a mistake in one of them.
 class Reader {
  public:
   // `advice` ends every message.
@@ -46,7 +46,7 @@ class Reader {
     throw std::invalid_argument(what + ". " + advice_);
   }
 
-  // `beside`: the variable by which the launcher was recognised.
+  // `beside`: the variable by which the launcher was recognized.
   std::string required(const std::string& name, const std::string& beside) const {
     std::optional<std::string> value = get(name);
     if (!value) refuse(name + " is not set, but " + shown(beside) + " is");
@@ -59,7 +59,7 @@ class Reader {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc::invalid_argument || end != text.data() + text.size()) {
-      refuse(shown(name) + " is no whole number");
+      refuse(shown(name) + " is not a whole number");
     }
     if (error != std::errc() || value < least || value > most) {
       refuse(shown(name) + " is not from " + std::to_string(least) + " to " + std::to_string(most));
@@ -72,7 +72,7 @@ class Reader {
   std::string advice_;
 };
 
-// The variables that one launcher has for the four numbers.
+// The names of a launcher's variables for these four numbers.
 struct Names {
   std::string rank, size, local_rank, local_size;
 };
@@ -107,8 +107,8 @@ void read_local_rank(const Reader& read, const Names& names, Environment& enviro
   check_local_rank(read, names, environment);
 }
 
-// A number of a port that all processes of a job get from what they know of it. Below the ports
-// that systems give out by themselves.
+// A port number that all processes of a job derive from the job's name. It is below the ports that
+// systems assign by themselves.
 int64_t port_of_job(std::string_view job) {
   uint32_t hash = 2166136261U;  // FNV-1a: std::hash may differ from machine to machine
   for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
@@ -117,7 +117,8 @@ int64_t port_of_job(std::string_view job) {
   return kFirst + hash % kPorts;
 }
 
-// As inet_ntop() writes it, if it is an IPv6 address, also in brackets, as URLs have it.
+// The address as inet_ntop() writes it, if it is an IPv6 address, possibly in brackets as in URLs;
+// otherwise the text itself.
 std::string canonical(const std::string& address) {
   const bool in_brackets = address.size() > 2 && address.front() == '[' && address.back() == ']';
   const std::string bare = in_brackets ? address.substr(1, address.size() - 2) : address;
@@ -127,7 +128,7 @@ std::string canonical(const std::string& address) {
   return inet_ntop(AF_INET6, &v6, text, sizeof text);
 }
 
-// MASTER_ADDR and MASTER_PORT.
+// Reads MASTER_ADDR and MASTER_PORT, if they are set.
 void read_given_master(const Reader& read, const std::string& beside, Environment& environment) {
   if (read.has("MASTER_ADDR")) {
     environment.master_address = canonical(read.required("MASTER_ADDR", beside));
@@ -146,8 +147,8 @@ void read_given_master(const Reader& read, const std::string& beside, Environmen
   }
 }
 
-// For launchers that say nothing of a place to meet. `job`: variables that are the same for all
-// processes of a job, and for no other job.
+// For launchers that do not tell where to meet. `job`: variables that are the same for all
+// processes of a job, and different for other jobs.
 void find_master(const Reader& read, const std::vector<std::string>& job,
                  Environment& environment) {
   if (environment.master_address.empty() && environment.is_one_machine()) {
@@ -241,7 +242,7 @@ const char* const kSlurmAdvice =
     "SLURM_STEP_TASKS_PER_NODE and SLURM_STEP_NODELIST; MASTER_ADDR and MASTER_PORT may be given; "
     "for one process unset SLURM_PROCID";
 
-// The number of tasks on this machine.
+// The number of Slurm's tasks on this machine.
 int64_t slurm_tasks_here(const Reader& read, const std::string& tasks_name, int64_t size) {
   const int64_t node = read.number("SLURM_NODEID", "SLURM_PROCID", 0);
   const std::string list = read.required(tasks_name, "SLURM_PROCID");
@@ -249,7 +250,7 @@ int64_t slurm_tasks_here(const Reader& read, const std::string& tasks_name, int6
   try {
     tasks = expand_tasks_per_node(list);
   } catch (const std::invalid_argument& error) {
-    read.refuse(read.shown(tasks_name) + " is no list of numbers of tasks: " + error.what());
+    read.refuse(read.shown(tasks_name) + " is not a list of numbers of tasks: " + error.what());
   }
   if (std::accumulate(tasks.begin(), tasks.end(), int64_t{0}) != size) {
     read.refuse(read.shown(tasks_name) + " does not add up to " + read.shown("SLURM_NTASKS"));
@@ -268,12 +269,12 @@ void find_slurm_master(const Reader& read, Environment& environment) {
     try {
       environment.master_address = expand_host_list(*list).front();
     } catch (const std::invalid_argument& error) {
-      read.refuse(read.shown("SLURM_STEP_NODELIST") + " is no list of hosts: " + error.what());
+      read.refuse(read.shown("SLURM_STEP_NODELIST") + " is not a list of hosts: " + error.what());
     }
     environment.sources["master_address"] = "the first of SLURM_STEP_NODELIST";
     return;
   }
-  // Where srun was called: in a batch script that is the first node.
+  // The node on which srun was called: in a batch script that is the first node.
   if (const auto address = read.get("SLURM_LAUNCH_NODE_IPADDR"); address && !address->empty()) {
     environment.master_address = *address;
     environment.sources["master_address"] = "SLURM_LAUNCH_NODE_IPADDR";
@@ -287,7 +288,7 @@ void read_slurm(const Variable& variable, Environment& environment) {
       read.has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE"};
   environment.launcher = Launcher::kSlurm;
   read_rank(read, names, environment);
-  // A batch script sees the tasks of its job, but is itself one process that no srun has started.
+  // A batch script sees the number of its job's tasks, but is itself one process without srun.
   if (environment.size > 1 && !read.has("SLURM_STEP_ID")) {
     read.refuse(read.shown("SLURM_NTASKS") +
                 ": the job has more tasks than this one process, which srun has not started "
@@ -308,7 +309,7 @@ void read_slurm(const Variable& variable, Environment& environment) {
   find_master(read, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, environment);
 }
 
-// Scripts often set some of torchrun's variables for themselves: they must agree.
+// Scripts often set some of torchrun's variables themselves: they must agree with the launcher's.
 void check_other_names(const Variable& variable, const Environment& environment) {
   const Reader read(variable, kTorchAdvice);
   const std::pair<const char*, std::pair<const char*, int64_t>> expected[] = {
@@ -350,15 +351,15 @@ void read_interface(const Variable& variable, Environment& environment) {
   }
 }
 
-// Under srun Slurm's own PMI sets MPICH's variables, too, and says less in them. With mpiexec
-// inside of a Slurm job, srun has started one helper for each machine.
+// Whether Slurm's own PMI has set MPICH's variables: it does so under srun, and says less in them.
+// With mpiexec inside a Slurm job, srun has started one helper for each machine.
 bool is_slurms_pmi(const Variable& variable) {
   const auto size = variable("PMI_SIZE");
   const auto tasks = variable("SLURM_NTASKS");
   return variable("SLURM_PROCID").has_value() && size.has_value() && size == tasks;
 }
 
-// Of paths and the like, which the user may have chosen freely.
+// For paths and other texts that the user may have chosen freely.
 std::string on_one_line(std::string text) {
   const auto breaks = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; };
   std::replace_if(text.begin(), text.end(), breaks, '?');

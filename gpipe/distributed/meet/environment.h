@@ -1,8 +1,8 @@
 // Environment: which launcher started this process, and what it says about the others.
 //
-// Launchers tell each process its number, how many there are and where the first one is, each in
-// environment variables of its own. This reads them without opening or resolving anything: that is
-// what comes after.
+// Launchers tell each process its rank, the number of processes and the address of rank 0. Each
+// launcher has its own environment variables for that. This file only reads them: it opens no
+// connection and resolves no name, which addresses.h and session.h do.
 #ifndef GPIPE_DISTRIBUTED_MEET_ENVIRONMENT_H_
 #define GPIPE_DISTRIBUTED_MEET_ENVIRONMENT_H_
 
@@ -17,7 +17,7 @@ namespace gpipe::distributed {
 // In the order in which they are looked for.
 enum class Launcher {
   kGPipe,     // //gpipe/distributed:launch: torchrun's variables, and GPIPE_LAUNCHER
-  kTorchrun,  // RANK, WORLD_SIZE, ...; also where somebody has set them by hand
+  kTorchrun,  // RANK, WORLD_SIZE, ...; also if the user has set them by hand
   kOpenMpi,   // OMPI_COMM_WORLD_RANK, ...
   kMpich,     // PMI_RANK, ...: MPICH's and Intel's mpiexec
   kSlurm,     // SLURM_PROCID, ...: srun
@@ -29,8 +29,8 @@ std::string to_text(Launcher launcher);
 
 // What each process knows. A value.
 //
-// Guarantees: 0 <= rank < size, 0 <= local_rank < local_size <= size; an address and a port from 1
-// to 65535, but for kNone, whose port is 0: any.
+// Guarantees: 0 <= rank < size, 0 <= local_rank < local_size <= size; an address, and a port from 1
+// to 65535, except for kNone, whose port 0 stands for any free port.
 struct Environment {
   Launcher launcher = Launcher::kNone;
   int64_t rank = 0;
@@ -38,41 +38,42 @@ struct Environment {
   // Among the processes of this machine.
   int64_t local_rank = 0;
   int64_t local_size = 1;
-  // Where the store is that all processes meet at. A name must not be resolved to find out where to
-  // listen: Debian maps a host's own name to 127.0.1.1, where no other machine comes.
+  // The host of the store through which all processes meet. A name must not be resolved to find
+  // where to listen: Debian maps a host's own name to 127.0.1.1, which other machines cannot reach.
   std::string master_address;
   int64_t master_port = 0;
   // The launcher runs the store, and rank 0 is a client like the others.
   bool store_is_the_launchers = false;
-  // How often the launcher has started the processes again. Its store keeps what those before
-  // wrote.
+  // How often the launcher has started the processes again. Its store keeps what the earlier
+  // processes wrote.
   int64_t restarts = 0;
-  // Where the launcher wants to read why this process failed; empty if nowhere.
+  // The file in which the launcher reads why this process failed; empty if there is none.
   std::string error_file;
-  // The network interface by which processes meet, by name (eth0) or address: GPIPE_INTERFACE.
-  // 127.0.0.1 if all are on this machine, which stands for its loopback address also where that is
-  // ::1 alone (addresses.h); otherwise empty if not chosen: the one that reaches
-  // master_address.
+  // The network interface through which processes meet, by name (eth0) or address: GPIPE_INTERFACE.
+  // If that is not set: 127.0.0.1 if all processes are on this machine, which stands for its
+  // loopback address even if that is ::1 (addresses.h); otherwise empty, which stands for the
+  // interface that reaches master_address.
   std::string interface;
-  // The way between the devices of processes: GPIPE_DEVICE_LINKS, "host" if it is not set.
+  // How tensors travel between devices of processes: GPIPE_DEVICE_LINKS, "host" if it is not set.
   std::string device_links = "host";
-  // Where each of these values is from: "rank" -> "RANK". For to_text().
+  // The source of each of these values: "rank" -> "RANK". For to_text().
   std::map<std::string, std::string> sources;
 
   // Whether all processes are on this machine.
   bool is_one_machine() const { return local_size == size; }
 };
 
-// One line: what was recognised, and each value with the variable that it is from.
+// One line: the launcher that was recognized, and each value with the variable that it is from.
 std::string to_text(const Environment& environment);
 
-// The same in short, for the log of a run in which nothing is wrong: what has started it, and where
-// it listens. `master`, `own`: as choose_addresses() has found them, the first with its port.
+// A shorter line for the log of a run without errors: which launcher started it, and where it
+// listens. `master`, `own`: as choose_addresses() has found them, `master` with its port.
 std::string announcement(const Environment& environment, const std::string& master,
                          const std::string& own);
 
-// A warning, if the processes on this machine have more threads together than it has cores, and
-// nobody chose that; else empty. `threads`: of an operator in each process.
+// A warning if the processes on this machine have more threads together than it has cores;
+// otherwise empty. `threads`: how many an operator uses in each process. `is_chosen`: the user has
+// set `threads`, so there is no warning.
 std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
                              bool is_chosen);
 
@@ -80,10 +81,10 @@ std::string too_many_threads(const Environment& environment, int64_t threads, in
 using Variable = std::function<std::optional<std::string>(const std::string& name)>;
 
 // What the variables say. Throws std::invalid_argument, which names the variable, its value and
-// what to do, for whatever does not fit together.
+// what to do, if values are invalid or contradict each other.
 Environment read_environment(const Variable& variable);
 Environment read_environment(const std::map<std::string, std::string>& variables);
-// Those of this process.
+// What the variables of this process say.
 Environment environment_of_this_process();
 
 }  // namespace gpipe::distributed

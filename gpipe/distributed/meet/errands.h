@@ -1,7 +1,7 @@
-// Errands: calls that cannot be broken off, each on a thread of its own.
+// Errands: blocking calls that cannot be canceled, each on a thread of its own.
 //
-// c10d and Gloo wait for other processes, some of it as long as they like, and nobody can tell them
-// to stop. Whoever needs the result waits for it only as long as it makes sense.
+// Some calls of c10d and Gloo wait for other processes without a limit and cannot be stopped. With
+// Errands a caller waits for the result only as long as that makes sense.
 #ifndef GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
 #define GPIPE_DISTRIBUTED_MEET_ERRANDS_H_
 
@@ -14,8 +14,8 @@
 
 namespace gpipe::distributed {
 
-// Requirements: a call owns what it uses, for it may go on after everything else is gone. It runs
-// nothing of the user's.
+// Requirements: a call owns what it uses, for it may go on after everything else is gone. It does
+// not run user code.
 //
 // Thread-safety: one thread at a time.
 //
@@ -26,8 +26,8 @@ namespace gpipe::distributed {
 class Errands {
  public:
   Errands() = default;
-  // Waits for those that are about to end, and leaves the others to themselves: at the end of the
-  // process they are waiting for others, and harm nothing.
+  // Waits for the calls that are about to end, and detaches the threads of the others: these only
+  // wait for other processes, so they may still run when this process ends.
   ~Errands();
   Errands(const Errands&) = delete;
   Errands& operator=(const Errands&) = delete;
@@ -42,7 +42,7 @@ class Errands {
     forget_done();
     threads_.push_back({std::thread([task = std::move(task), done = std::move(done)]() mutable {
                           task();
-                          task = {};  // what the call owns ends before anybody counts on it
+                          task = {};  // destroys what the call owns before `done` is set
                           done.set_value();
                         }),
                         std::move(is_done)});

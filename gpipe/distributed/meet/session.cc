@@ -29,9 +29,9 @@ namespace {
 using Time = std::chrono::steady_clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-// All ranks are there and wait when a group begins to connect.
+// Short, because all ranks exist and wait when a group begins to connect.
 constexpr std::chrono::seconds kGroupLimit{20};
-// How long after the limit an answer of the store is waited for: what was asked in time counts.
+// How long a rank still waits for the store's answer after its limit: it asked in time.
 constexpr std::chrono::seconds kAnswerLimit{1};
 
 std::string host_name() {
@@ -57,8 +57,9 @@ Milliseconds left_until(Time end) {
   return std::max(left, Milliseconds(1));
 }
 
-// Who waits for another process asks the store again and again: a wait in the store ends neither if
-// somebody fails nor, over a cut line, in time.
+// The pause between two questions to the store, for a rank that waits for another one. It asks
+// again and again, because a wait inside the store does not end if a rank fails, nor, if the
+// network is cut, in time.
 class Pause {
  public:
   void operator()() {
@@ -96,7 +97,7 @@ std::unique_ptr<Session> Session::connect(const Environment& environment,
   return session;
 }
 
-// First the others are told: errands may take a moment.
+// Tells the other ranks first, because the destructor of errands_ may take a moment.
 Session::~Session() { control_.reset(); }
 
 void Session::meet() {
@@ -121,7 +122,7 @@ void Session::meet() {
                          std::getenv("OMP_NUM_THREADS") != nullptr);
     if (!crowd.empty()) std::clog << "gpipe: " + crowd + "\n" << std::flush;
   }
-  // A launcher's store has what the sessions before wrote.
+  // A launcher's store still has the keys of earlier sessions.
   static std::atomic<int64_t> sessions{0};
   const std::string prefix =
       "gpipe/" + std::to_string(environment_.restarts) + "/" + std::to_string(sessions++) + "/";
@@ -145,7 +146,7 @@ void Session::meet() {
       try {
         control.token = get_from_rank_0("token", end);
       } catch (const c10::Error& error) {
-        // It may have been the store of the session before, which rank 0 was about to end.
+        // It may have been the store of the previous session, which rank 0 was about to end.
         if (std::chrono::steady_clock::now() > end) throw;
         pause();
       }
@@ -170,10 +171,11 @@ void Session::meet() {
         end);
     find_peers(end);
   } catch (const c10::Error& error) {
-    // Whoever had the store is gone. If that is a rank, it has a connection here, or others know.
+    // The process with the store is gone. If it is a rank, this rank has a connection to it, or
+    // other ranks know.
     control_->throw_failure(store_name() + " is gone: " + error.what_without_backtrace());
   } catch (const std::exception&) {
-    // Whose limit ends later shall hear who did not come, and not that this rank has gone.
+    // Ranks whose limit ends later must learn which rank did not come, not that this rank has left.
     control_->report_current_exception();
     throw;
   }
@@ -296,7 +298,7 @@ std::unique_ptr<Store> Session::store() {
 std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ranks,
                                                  const std::string& name,
                                                  const std::string& value) {
-  if (!store_) throw std::logic_error("a session of one process has nobody to exchange with");
+  if (!store_) throw std::logic_error("a session of one process has no rank to exchange with");
   const Time end = std::chrono::steady_clock::now() + options_.call_limit;
   const std::string key = "among/" + name + "/";
   from_store<bool>(
@@ -330,12 +332,12 @@ std::vector<std::string> Session::exchange_among(const std::vector<int64_t>& ran
 std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   if (!store_) throw std::logic_error("a session of one process has no group");
   control_->agree("connecting " + name, "");
-  // A rank may have missed one that a failure has broken off, and its count with it.
+  // A rank may have missed a group that a failure interrupted, so the count begins anew.
   if (const int64_t epoch = control_->epoch(); groups_epoch_ != epoch) {
     groups_epoch_ = epoch;
     groups_ = 0;
   }
-  // It ends only when all have come, and somebody may fail meanwhile.
+  // Connecting ends only when all ranks have come, and a rank may fail meanwhile.
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
   std::future<std::unique_ptr<Group>> group =
       errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,

@@ -1,5 +1,5 @@
-// Session: the processes of one run, connected: from what the launcher said to ranks that know of
-// each other, watch each other and have the same build.
+// Session: connects the processes of one run, by what the launcher said, into ranks that know each
+// other, watch each other and have the same build.
 #ifndef GPIPE_DISTRIBUTED_MEET_SESSION_H_
 #define GPIPE_DISTRIBUTED_MEET_SESSION_H_
 
@@ -25,15 +25,15 @@ struct SessionOptions {
   // As in ControlOptions.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
   std::chrono::milliseconds call_limit = std::chrono::minutes(5);
-  // How many threads an operator uses: with another number it may add up in another order. Compared
-  // over all ranks. Default: what LibTorch has now.
+  // How many threads an operator uses: with another number it may add up in another order. All
+  // ranks must have the same number. 0: LibTorch's current number.
   int64_t threads_per_operator = 0;
-  // Rank 0 writes one line about what was recognised to the standard error.
+  // Rank 0 writes one line to standard error: which launcher was recognized, and the addresses.
   bool announce = true;
 };
 
 // Guarantees: all ports that it opens are on one address: that of the chosen interface, loopback if
-// all ranks are on one machine. (torchrun's own store is not: torchrun opens it on all.)
+// all ranks are on one machine. (torchrun opens its own store on all addresses.)
 //
 // Thread-safety: control() and store() from any thread, the rest from one.
 //
@@ -43,9 +43,9 @@ struct SessionOptions {
 //   auto group = session->connect_group("tensors");
 class Session {
  public:
-  // All processes call this, as often as one another. Returns when all have come. Throws
-  // std::runtime_error that says who did not come within the limit, std::invalid_argument that says
-  // what to set, Disagreement if builds differ, DistributedFailure if a process fails meanwhile.
+  // All processes call this equally often. Returns when all have come. Throws std::runtime_error
+  // that names the ranks that did not come within the limit, std::invalid_argument that says what
+  // to set, Disagreement if builds differ, DistributedFailure if a process fails meanwhile.
   static std::unique_ptr<Session> connect(const Environment& environment,
                                           const SessionOptions& options = {});
   ~Session();
@@ -57,19 +57,20 @@ class Session {
   const Environment& environment() const { return environment_; }
   const Addresses& addresses() const { return addresses_; }
   Control& control() { return *control_; }
-  // A client for the calling thread. Throws std::logic_error if this is the only process, which has
-  // no store.
+  // A store client for the calling thread. Throws std::logic_error if this is the only process,
+  // which has no store.
   std::unique_ptr<Store> store();
 
-  // Each of `ranks`, this one among them, gives a value, and gets those of all of them, in their
-  // order. They call it with the same `name`, which none has used before; the other ranks have no
-  // part. Throws DistributedFailure if a process fails meanwhile, std::runtime_error if one of them
-  // does not come within call_limit. std::logic_error if this is the only process.
+  // Each of `ranks`, this one among them, gives a value and gets the values of all of them, in the
+  // order of `ranks`. They call it with the same `name`, which none has used before; other ranks do
+  // not take part. Throws DistributedFailure if a process fails meanwhile, std::runtime_error if
+  // one of them does not come within call_limit, std::logic_error if this is the only process.
   std::vector<std::string> exchange_among(const std::vector<int64_t>& ranks,
                                           const std::string& name, const std::string& value);
 
-  // A group of all ranks, of which all must ask for the same `name`; each time it is a new one.
-  // Throws what connect() does. std::logic_error if this is the only process.
+  // A new group of all ranks, which all must call this with the same `name`. Throws
+  // DistributedFailure if a process fails or the ranks cannot connect, Disagreement if names
+  // differ, std::logic_error if this is the only process.
   std::unique_ptr<Group> connect_group(const std::string& name);
 
  private:
@@ -77,14 +78,14 @@ class Session {
       : environment_(environment), options_(options) {}
 
   void meet();
-  // On rank 0, which has no launcher's store.
+  // On rank 0, if the launcher runs no store: runs one.
   void serve(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
   void find_peers(std::chrono::steady_clock::time_point end);
-  // What the store's client returns, which waits for an answer without an end if the store is
-  // stopped or cut off. Throws what the client does, DistributedFailure if a process fails
-  // meanwhile, std::runtime_error if there is no answer by `end` and a moment more.
+  // Returns what `call`, a call of the store's client, returns. A client waits forever if the store
+  // is stopped or cut off. This throws what the client throws, DistributedFailure if a process
+  // fails meanwhile, std::runtime_error if there is no answer by shortly after `end`.
   template <typename Result>
   Result from_store(std::function<Result()> call, std::chrono::steady_clock::time_point end);
   std::string store_name() const;
@@ -93,13 +94,14 @@ class Session {
   Environment environment_;
   SessionOptions options_;
   Addresses addresses_;
-  // Rank 0's, of all its sessions at the same time: the port can be had once.
+  // On rank 0 only. All its sessions that live at the same time share it: the port can be bound
+  // only once.
   std::shared_ptr<Store> served_;
   std::shared_ptr<Store> store_;
   int store_port_ = 0;
   std::string store_prefix_;
   std::unique_ptr<Control> control_;
-  int64_t groups_ = 0;  // of this epoch
+  int64_t groups_ = 0;  // groups begun in groups_epoch_
   int64_t groups_epoch_ = 0;
   Errands errands_;
 };

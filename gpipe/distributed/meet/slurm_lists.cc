@@ -10,7 +10,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// More than any machine has; a damaged text must not cost memory.
+// More hosts than any cluster has. The limit keeps a damaged text from costing memory.
 constexpr int64_t kMostEntries = 65536;
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
@@ -20,7 +20,7 @@ void check_count(std::size_t entries) {
 }
 
 int64_t number(std::string_view digits) {
-  constexpr std::size_t kMostDigits = 15;  // so that numbers can be counted on and added up
+  constexpr std::size_t kMostDigits = 15;  // so that numbers can be incremented and added up
   int64_t value = 0;
   if (digits.size() > kMostDigits) {
     refuse("'" + std::string(digits.substr(0, 20)) + "...' has too many digits");
@@ -32,7 +32,7 @@ int64_t number(std::string_view digits) {
   return value;
 }
 
-// At commas that are in no bracket.
+// Splits the text at commas outside of brackets.
 std::vector<std::string_view> split(std::string_view text) {
   std::vector<std::string_view> parts;
   bool inside = false;
@@ -51,7 +51,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-// "03-05,7": 03, 04, 05, 7. As wide as the range's first number.
+// "03-05,7": 03, 04, 05, 7. Numbers are padded to the width of the range's first number.
 std::vector<std::string> expand_ranges(std::string_view text) {
   std::vector<std::string> values;
   for (const std::string_view range : split(text)) {
@@ -76,7 +76,7 @@ std::vector<std::string> expand_name(std::string_view name) {
   if (std::count(name.begin(), name.end(), '[') > kMostGroups) refuse("too many brackets");
   const std::size_t open = name.find('[');
   if (open == std::string_view::npos) return {std::string(name)};
-  const std::size_t close = name.find(']', open);  // there is one: split() has looked
+  const std::size_t close = name.find(']', open);  // split() has checked that there is one
   const std::vector<std::string> values = expand_ranges(name.substr(open + 1, close - open - 1));
   const std::vector<std::string> rests = expand_name(name.substr(close + 1));
   check_count(values.size() * rests.size());

@@ -17,7 +17,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// NCCL looks at all of a machine's devices and networks for each link.
+// Connecting may take long: NCCL examines all of a machine's devices and networks for each link.
 constexpr std::chrono::minutes kLimit{2};
 
 void write_edge(ByteWriter& bytes, const Edge& edge) {
@@ -40,7 +40,7 @@ void check_devices(const LinkKind& kind, const std::vector<int64_t>& ranks,
     const auto [other, is_new] = first.emplace(identities.at(k), ranks[k]);
     TORCH_CHECK_VALUE(is_new, "ranks ", other->second, " and ", ranks[k],
                       " are on the same device, and GPIPE_DEVICE_LINKS=", kind.name(),
-                      " joins no two processes on one: give each process a device of its own, "
+                      " cannot link two processes on one device: give each process its own device, "
                       "GPipeOptions::devices({c10::Device(c10::kCUDA, number of this process on "
                       "its machine)}), or unset GPIPE_DEVICE_LINKS");
   }
@@ -62,7 +62,7 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
     pool = std::make_unique<DeviceLinks>(kind_, device, [fail = others_.fail](const auto& what) {
       try {
         fail(what);
-      } catch (const std::exception&) {  // the call that is under way throws it, too
+      } catch (const std::exception&) {  // the call in progress throws it, too
       }
     });
   }
@@ -82,8 +82,8 @@ DeviceLinks& LinkPools::connect(const MessagePlan& plan, c10::Device device) {
   }
   try {
     const auto end = std::chrono::steady_clock::now() + kLimit;
-    // One after another, in the same order everywhere: what connects one on a device may wait for
-    // all that is on the device, and so for the first message of another.
+    // Connect one link after another, in the same order in all processes: connecting a link may
+    // wait for all work on the device, and so for the first message of another link.
     for (const auto& [edge, id] : ids) {
       if (edge.from == others_.rank) pool->begin(edge, DeviceLink::End::kSends, id);
       if (edge.to == others_.rank) pool->begin(edge, DeviceLink::End::kReceives, id);

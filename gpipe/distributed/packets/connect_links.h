@@ -1,4 +1,4 @@
-// LinkPools: all links of this process, connected as programs need them.
+// LinkPools: connects this process's links to others when programs need them, and keeps them.
 #ifndef GPIPE_DISTRIBUTED_PACKETS_CONNECT_LINKS_H_
 #define GPIPE_DISTRIBUTED_PACKETS_CONNECT_LINKS_H_
 
@@ -17,31 +17,31 @@
 
 namespace gpipe::distributed {
 
-// Programs whose stages are on the same devices share links, for only one runs at a time.
+// Programs whose stages are on the same devices share links, because only one runs at a time.
 //
 // Thread-safety: one thread at a time.
 class LinkPools {
  public:
-  // What it needs of the other processes.
+  // How LinkPools reaches the other processes.
   struct Others {
     int64_t rank = 0;
-    // Each of `ranks` gives a value, and gets those of all of them, in their order. Not of all
-    // processes: a replica without rows has no run.
+    // Each of `ranks` gives a value, and gets the values of all of them, in the order of `ranks`.
+    // These are not always all processes: a replica without rows has no run.
     std::function<std::vector<std::string>(const std::string& name, const std::string& value,
                                            const std::vector<int64_t>& ranks)>
         exchange;
     // Throws if another process has failed.
     std::function<void()> check;
-    // Throws what all of them throw; `symptom` if nothing else is known.
+    // Throws what all processes throw; `symptom` is the reason if no other is known.
     std::function<void(const std::string& symptom)> fail;
   };
 
   // `kind` and what `others` refers to outlive it.
   LinkPools(const LinkKind& kind, Others others) : kind_(kind), others_(std::move(others)) {}
 
-  // All processes that have a worker call this for the same programs. `device` is that of this
-  // process. Returns when the links of all edges that begin or end here are connected. The result
-  // belongs to this object.
+  // All processes that have a worker call this, for the same programs in the same order. `device`
+  // is this process's device. Returns when the links of all edges that begin or end here are
+  // connected. The result belongs to this object.
   //
   // Throws c10::ValueError if two of the processes are on one device; what others.fail() throws if
   // a link cannot be connected.
@@ -50,11 +50,11 @@ class LinkPools {
  private:
   const LinkKind& kind_;
   const Others others_;
-  // By processes and their devices: at both ends of an edge the pool has been asked for the same
-  // edges before, so both know whether there is a link.
+  // The processes and their devices. With this key both ends of an edge have asked a pool for the
+  // same edges before, so both know whether a link exists.
   using Key = std::pair<std::vector<int64_t>, std::vector<std::string>>;
   std::map<Key, std::unique_ptr<DeviceLinks>> pools_;
-  std::map<std::vector<int64_t>, int64_t> times_;  // that they were asked for
+  std::map<std::vector<int64_t>, int64_t> times_;  // number of calls for these processes
 };
 
 }  // namespace gpipe::distributed

@@ -1,8 +1,9 @@
-// DeviceLink: one way from a device of one process to a device of another one, past the host.
+// DeviceLink: moves bytes one way from a device of one process to a device of another one, without
+// the host.
 //
-// What is particular to a library that moves memory between devices (NCCL) is behind it, and no
-// more than that: whose turn it is, streams, what keeps memory alive, and what a message means are
-// DeviceLinks' and the codec's, and the same for each kind of link.
+// It hides only what is specific to a library that moves memory between devices (NCCL). The order
+// of messages, streams, lifetimes of memory and the meaning of messages are the same for each kind
+// of link, and belong to DeviceLinks and the codec.
 #ifndef GPIPE_DISTRIBUTED_PACKETS_DEVICE_LINK_H_
 #define GPIPE_DISTRIBUTED_PACKETS_DEVICE_LINK_H_
 
@@ -16,37 +17,36 @@
 
 namespace gpipe::distributed {
 
-// Of one direction, so that neither end has to agree with the other on an order of sending and
-// receiving.
+// A link has one direction, so that its ends need not agree on an order of sending and receiving.
 //
-// Requirements: each end is used by one thread at a time, but for abort() and check(). It is
-// destroyed when what is on its stream is done, or after abort().
+// Requirements: each end is used by one thread at a time, except for abort() and check(). It is
+// destroyed when its work on streams is done, or after abort().
 class DeviceLink {
  public:
   enum class End { kSends, kReceives };
 
   virtual ~DeviceLink() = default;
 
-  // Whether both ends are connected. Until then it does not move anything. Does not wait. Throws
-  // std::runtime_error if they never will be.
+  // Whether both ends are connected. Until then the link does not move anything. Does not wait.
+  // Throws std::runtime_error if they never will be connected.
   virtual bool is_connected() = 0;
 
-  // Put all messages on `stream`, in order, and return before they have moved. The other end puts
-  // messages of the same sizes, in the same order, and as many in each call. `messages`: at least
-  // one, of bytes, none empty, contiguous, on the link's device; their memory is the caller's to
-  // keep. Throws std::runtime_error for a broken link.
+  // These put all messages on `stream`, in order, and return before the messages have moved. The
+  // other end must put messages of the same sizes, in the same order, and as many in each call.
+  // `messages`: at least one; byte tensors, not empty, contiguous, on the link's device. The caller
+  // keeps their memory alive. Throws std::runtime_error for a broken link.
   virtual void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) = 0;
   virtual void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) = 0;
 
-  // Throws std::runtime_error if the link broke. From any thread. Waits for nobody who sends or
-  // receives.
+  // Throws std::runtime_error if the link broke. Any thread may call it. It does not wait for a
+  // thread that sends or receives.
   virtual void check() = 0;
-  // Ends what is on streams for this link, whatever the other end does: what comes later on those
-  // streams goes on, with bytes that mean nothing. From any thread; it may take a while.
+  // Ends the link's work on streams, whatever the other end does. Later work on those streams
+  // continues, with garbage as received bytes. Any thread may call it; it may take a while.
   virtual void abort() noexcept = 0;
 };
 
-// A library that has such links.
+// A library that provides device links.
 //
 // Thread-safety: safe.
 class LinkKind {
@@ -56,19 +56,19 @@ class LinkKind {
   // What GPIPE_DEVICE_LINKS calls it.
   virtual std::string name() const = 0;
   virtual c10::DeviceType device_type() const = 0;
-  // Throws std::invalid_argument that says why there are no such links here.
+  // Throws std::invalid_argument, which says why, if such links are not available here.
   virtual void check_available() const = 0;
-  // Of the device, the same in each process that uses it and no other device's.
+  // A name of the device: the same in each process that uses it, and different for other devices.
   virtual std::string identity(c10::Device device) const = 0;
-  // For one link: made by one end, and given to both. Of any bytes.
+  // An id for one link, of any bytes. One end makes it, and both ends pass it to connect().
   virtual std::string new_id() const = 0;
   // Begins to connect, and does not wait for the other end.
   virtual std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
                                               c10::Device device) const = 0;
 };
 
-// The kind of that name: NCCL's, or one that was added. Throws std::invalid_argument with the names
-// that there are.
+// The kind with this name: NCCL's, or one that was added. Throws std::invalid_argument, which lists
+// the known names.
 const LinkKind& link_kind(const std::string& name);
 // For static initializers of tests. `kind` lives as long as the process.
 void add_link_kind(const LinkKind& kind);

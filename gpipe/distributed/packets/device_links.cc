@@ -17,9 +17,9 @@ namespace {
 
 using c10::impl::VirtualGuardImpl;
 
-// How often links are asked whether they broke. The end of a process comes by other ways, at once.
+// How often links are checked for errors. Control tells the end of a process sooner than that.
 constexpr std::chrono::milliseconds kPause{100};
-// How long the end waits for what is on streams.
+// How long the destructor waits for work on streams.
 constexpr std::chrono::seconds kEndLimit{2};
 
 std::vector<at::Tensor> not_empty(const std::vector<at::Tensor>& messages) {
@@ -39,12 +39,12 @@ StreamsOfLinks& streams_of_links() {
   return *streams;
 }
 
-// One that nothing else is put on: a message that waits for the other end would hold it up, and it
-// may be what the other end waits for.
+// A stream with no other work: a message that waits for the other end would delay that work, and
+// the other end may wait for just that work.
 c10::Stream take_stream(c10::Device device) {
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
-  // None that carries copies, or recordings, as long as there is another.
+  // Not a stream for copies or recordings, as long as there is another one.
   const c10::Stream stream = internal::take_stream_for_recordings(device);
   if (std::find(streams.taken.begin(), streams.taken.end(), stream) != streams.taken.end()) {
     internal::give_back_stream_for_recordings(stream);
@@ -115,7 +115,7 @@ void DeviceLinks::begin(const Edge& edge, DeviceLink::End end, const std::string
 
 bool DeviceLinks::are_connected() {
   bool all = true;
-  // The watcher, too, only reads.
+  // No lock: the watcher, too, only reads lines_.
   for (auto& [key, line] : lines_) {
     try {
       all = line.link->is_connected() && all;
@@ -170,7 +170,7 @@ void DeviceLinks::put(const Line& line, DeviceLink::End end,
       line.link->receive(moving, line.stream);
     }
   } catch (const std::exception&) {
-    // Who aborted knows why.
+    // After abort() its caller knows the reason.
     if (!is_aborted()) throw;
   }
 }
@@ -197,7 +197,7 @@ void DeviceLinks::watch() {
   }
   if (!is_aborted_) return;
   lock.unlock();
-  // From here on begin() adds none.
+  // From here on begin() adds no lines.
   for (auto& [key, line] : lines_) line.link->abort();
 }
 

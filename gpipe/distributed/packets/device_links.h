@@ -23,25 +23,25 @@
 
 namespace gpipe::distributed {
 
-// A link for each edge that begins or ends here. What is sent waits on its link's stream for what
-// made it, and what is received is waited for by the stream that uses it: no thread waits for any.
+// Holds a link for each edge that begins or ends in this process. On a link's stream a send waits
+// for the work that produces the tensors. The stream that uses received tensors waits for the
+// link's stream. No thread waits for either.
 //
-// Requirements of all processes, so that no stream waits for ever:
+// Requirements for all processes, so that no stream waits forever:
 // - at both ends of an edge messages go in the order in which they are sent;
 // - send() comes before the other end can know that there is something to receive, and receive()
-//   after it knows. So each thing that is put on a stream waits for what was put there before, and
-//   never for what is yet to come.
-// Streams of a device must not wait for each other by accident, either: it has so many queues for
-// them as CUDA_DEVICE_MAX_CONNECTIONS says (8 by default).
+//   after it knows. So work on a stream waits only for work that was put on a stream earlier.
+// Streams of a device must not wait for each other by accident, either: they share as many hardware
+// queues as CUDA_DEVICE_MAX_CONNECTIONS says (8 by default).
 //
 // Guarantees: after abort(), and while it is destroyed, nothing on the device waits for another
 // process.
 //
-// Thread-safety: begin() and are_connected() by one thread, before all others; an edge by one
-// thread at a time; abort() by any.
+// Thread-safety: one thread calls begin() and are_connected(), before all other calls. One thread
+// at a time uses an edge. Any thread may call abort().
 class DeviceLinks {
  public:
-  // `on_error`: called once, on a thread of its own, with what broke a link. It may wait.
+  // `on_error`: called once, on the watcher thread, with the reason why a link broke. It may block.
   DeviceLinks(const LinkKind& kind, c10::Device device,
               std::function<void(const std::string& what)> on_error);
   ~DeviceLinks();
@@ -53,22 +53,23 @@ class DeviceLinks {
 
   size_t size() const;
   bool has(const Edge& edge, DeviceLink::End end) const;
-  // Begins to connect. Throws std::runtime_error.
+  // Begins to connect a link. Throws std::runtime_error if that fails.
   void begin(const Edge& edge, DeviceLink::End end, const std::string& id);
-  // Whether all are that have been begun. Throws std::runtime_error if one never will be.
+  // Whether all links that have been begun are connected. Throws std::runtime_error if one never
+  // will be.
   bool are_connected();
 
-  // Sends what the current stream has made, or will. The memory is kept until it has gone.
+  // Sends messages that work on the current stream produces. Keeps their memory until they are
+  // sent.
   void send(const Edge& edge, const std::vector<at::Tensor>& messages);
-  // While it is current, memory to receive into is to be taken: nothing else uses that stream.
+  // The stream on which to allocate memory to receive into: nothing else uses that stream.
   c10::Stream receiving_stream(const Edge& edge) const;
-  // Receives into memory that was taken so.
+  // Receives into memory that was allocated with receiving_stream() as the current stream.
   void receive(const Edge& edge, const std::vector<at::Tensor>& messages);
-  // What is put on the stream from now on waits for all that has been sent and received: what was
-  // sent may be changed then.
+  // Later work on `stream` waits for all sends and receives so far, so it may change what was sent.
   void let_follow(const c10::Stream& stream);
 
-  // Does not wait. From then on send() and receive() do nothing.
+  // Does not wait. Afterwards send() and receive() do nothing.
   void abort() noexcept;
 
  private:
@@ -93,10 +94,10 @@ class DeviceLinks {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Key, Line> lines_;  // none is taken out
+  std::map<Key, Line> lines_;  // no line is ever removed
   bool is_aborted_ = false;
   bool is_last_ = false;
-  std::thread watcher_;  // aborts, which may take a while, and asks for errors
+  std::thread watcher_;  // checks links for errors, and aborts them, which may take a while
 };
 
 }  // namespace gpipe::distributed

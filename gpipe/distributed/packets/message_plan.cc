@@ -21,7 +21,7 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
                                 " workers, but ranks for " +
                                 std::to_string(rank_of_worker_.size()));
   }
-  int64_t first = 0;  // a number for each slot
+  int64_t first = 0;  // number of a worker's first slot among all slots
   std::vector<int64_t> first_of_worker;
   for (const int32_t slots : program.slots) {
     messages_.emplace_back(static_cast<size_t>(slots));
@@ -33,7 +33,7 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
                                 " messages in a run are more than there are tags for");
   }
   std::map<std::pair<int32_t, int32_t>, int32_t> edge_numbers;  // by workers
-  std::map<std::pair<int64_t, int64_t>, int32_t> lanes;         // used between two ranks
+  std::map<std::pair<int64_t, int64_t>, int32_t> lanes;         // number used between two ranks
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     for (const Step& step : program.workers[worker]) {
       const bool is_forward = step.action.kind == ActionKind::kForward;
@@ -73,10 +73,10 @@ MessagePlan::MessagePlan(const Program& program, std::vector<int64_t> rank_of_wo
 void MessagePlan::learn() {
   for (auto& messages : messages_) {
     for (Message& message : messages) {
-      if (message.wanted == 0) continue;  // another process's
+      if (message.wanted == 0) continue;  // a message of other processes
       const int64_t lines = (message.wanted + kLine - 1) / kLine * kLine;
-      // One that is greater is announced, as in the first run: room for it would be taken for all
-      // that are awaited, whether they are on their way or not.
+      // A larger message is announced, as in the first run. Otherwise memory would be reserved for
+      // all awaited messages, whether they have been sent or not.
       message.capacity = lines > kGreatestCapacity ? kFirstCapacity : std::max(lines, kLine);
       message.wanted = 0;
     }

@@ -1,7 +1,8 @@
-// MessagePlan: what the packets of a program are as messages between processes.
+// MessagePlan: which packets of a program are messages between processes, with their tags and
+// sizes.
 //
-// It is made of a program and of where its workers are, so all processes make the same one without
-// telling each other.
+// It follows from a program and the ranks of its workers, so all processes make the same one
+// without communication.
 #ifndef GPIPE_DISTRIBUTED_PACKETS_MESSAGE_PLAN_H_
 #define GPIPE_DISTRIBUTED_PACKETS_MESSAGE_PLAN_H_
 
@@ -13,28 +14,29 @@
 
 namespace gpipe::distributed {
 
-// One packet of a run: what fills one slot of a worker. A slot that is filled by a worker of the
-// same process is none.
+// One packet of a run, which fills one slot of a worker. If a worker of the same process fills the
+// slot, it is not a message, and from is -1.
 struct Message {
   int64_t from = -1;  // the rank that sends it; -1: it does not leave its process
   int64_t to = -1;
-  // What goes forward has even tags, and gradients odd ones. Of the tags the first is for the
-  // message, and the second for what does not fit into it.
+  // Packets of the forward pass have even tags, and gradients odd ones. `tag` is for the message
+  // itself, and `second_tag` for what does not fit into it.
   int32_t tag = 0;
   int32_t second_tag = 0;
-  // The greatest first message that its receiver is ready for. Both ends know it: it follows from
-  // what was sent in the run before.
+  // The greatest first message, in bytes, that the receiver is ready for. Both ends know it: it
+  // follows from the sizes in the previous run.
   int64_t capacity = 0;
-  // What there was to send in this run.
+  // The number of bytes that the packet's first message needed in this run.
   int64_t wanted = 0;
-  int32_t edge = -1;  // by number
+  int32_t edge = -1;  // its number in MessagePlan::edges()
 };
 
-// A worker that sends, and one of another process that receives.
+// A worker that sends, and a worker of another process that receives from it.
 struct Edge {
   int64_t from = -1;  // ranks
   int64_t to = -1;
-  // Which of those between these ranks: another program's may have other workers.
+  // The edge's number among the edges between these ranks. Links are found by ranks and lane, not
+  // by workers, because another program may have other workers.
   int32_t lane = 0;
   int32_t from_worker = -1;
   int32_t to_worker = -1;
@@ -44,15 +46,15 @@ struct Edge {
   }
 };
 
-// Kept from run to run of a program, by one thread at a time; the messages of different slots may
-// be used by different threads. After a failure all ranks make new ones.
+// A plan is kept for all runs of a program. One thread at a time uses it, but different threads may
+// use the messages of different slots. After a failure all ranks make new plans.
 class MessagePlan {
  public:
   static constexpr int64_t kFirstCapacity = 4096;
   static constexpr int64_t kGreatestCapacity = 4 << 20;
 
-  // `rank_of_worker`: where each worker of the program runs. Throws std::invalid_argument if their
-  // number is another one.
+  // `rank_of_worker`: the rank that runs each worker of the program. Throws std::invalid_argument
+  // if its size is not the number of workers, or if a run would need more tags than there are.
   MessagePlan(const Program& program, std::vector<int64_t> rank_of_worker);
 
   const std::vector<int64_t>& rank_of_worker() const { return rank_of_worker_; }
@@ -64,16 +66,17 @@ class MessagePlan {
     return awaited_[static_cast<size_t>(worker)];
   }
 
-  // The edges of all processes. On one that has no tags messages must be received in the order in
-  // which they are sent, whatever the receiver asks for first.
+  // The edges of all processes. On a device link, which has no tags, messages must be received in
+  // the order in which they are sent, whatever the receiver asks for first.
   const std::vector<Edge>& edges() const { return edges_; }
   const Edge& edge(int32_t number) const { return edges_[static_cast<size_t>(number)]; }
-  // Of an edge's messages, the slots that they fill, in the order in which they are sent.
+  // The slots that an edge's messages fill, in the order in which the messages are sent.
   const std::vector<int32_t>& in_order(int32_t edge) const {
     return in_order_[static_cast<size_t>(edge)];
   }
 
-  // All messages of a run have arrived: in the next run there is as much room as they wanted.
+  // To be called when all messages of a run have arrived: sets each capacity for the next run to
+  // the size that this run needed, up to kGreatestCapacity.
   void learn();
 
  private:

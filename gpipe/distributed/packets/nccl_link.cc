@@ -35,8 +35,8 @@ namespace {
 
 #if GPIPE_HAS_NCCL
 
-// What is used of NCCL. Looked up where LibTorch has loaded it: to link with libnccl would make
-// each program that is over processes look for it by itself.
+// The functions of NCCL that are used. They are looked up in the library that LibTorch has loaded:
+// if we linked with libnccl, each program over processes would have to find that library.
 struct Nccl {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
@@ -54,7 +54,8 @@ struct Nccl {
   std::string missing;  // what was not found
 
   Nccl() {
-    // There already, if LibTorch needs it; else LibTorch has none, or one within its own file.
+    // If LibTorch needs libnccl, it is loaded already. Otherwise LibTorch has no NCCL, or contains
+    // it.
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) library = RTLD_DEFAULT;
     const auto find = [&](auto& function, const char* name) {
@@ -97,7 +98,7 @@ struct Nccl {
   }
 };
 
-// How long a link that ends waits for the other end.
+// How long the destructor of a link waits for the other end.
 constexpr std::chrono::seconds kEndLimit{2};
 
 class NcclLink final : public DeviceLink {
@@ -119,7 +120,7 @@ class NcclLink final : public DeviceLink {
 
   ~NcclLink() override {
     if (comm_ == nullptr) return;
-    // The other end may still read what this one has in memory of the link's own.
+    // The other end may still read from the link's own memory at this end.
     const auto limit = std::chrono::steady_clock::now() + kEndLimit;
     ncclResult_t state = nccl_.finalize(comm_);
     while (state == ncclInProgress && std::chrono::steady_clock::now() < limit) {
@@ -139,8 +140,8 @@ class NcclLink final : public DeviceLink {
     check_result(state);
     if (state == ncclInProgress) return false;
     if (!first_) {
-      // Both ends are there. What the first message needs besides is made when it is sent, on a
-      // thread of NCCL's that waits for the other end: so that one goes now.
+      // Both ends exist. NCCL makes the rest when a first message is sent, on a thread of its own
+      // that waits for the other end. So a first message is sent now.
       first_.emplace(first_message());
       return false;
     }
@@ -155,7 +156,7 @@ class NcclLink final : public DeviceLink {
   }
 
   void check() override {
-    // Who uses it finds out by himself, and an abort must not wait behind him.
+    // A thread that uses the link finds an error itself, and an abort must not wait for it.
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (lock.owns_lock()) check_result(async_state());
   }
@@ -177,7 +178,7 @@ class NcclLink final : public DeviceLink {
     c10::Stream stream;
   };
 
-  // Waits for nothing.
+  // Does not wait.
   First first_message() {
     const c10::DeviceGuard guard(device_);
     const c10::impl::VirtualGuardImpl impl(device_.type());
@@ -193,8 +194,8 @@ class NcclLink final : public DeviceLink {
     check_not_aborted();
     const c10::DeviceGuard guard(device_);
     put(messages, stream);
-    // A call that is in progress is not on the stream yet. There is nothing left to connect, so
-    // none should be.
+    // A call in progress is not on the stream yet. As nothing is left to connect, none should be in
+    // progress.
     ncclResult_t state = async_state();
     for (; state == ncclInProgress; state = async_state()) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -237,7 +238,7 @@ class NcclLink final : public DeviceLink {
   const c10::Device device_;
   const int rank_;
   std::atomic<bool> is_aborted_{false};
-  std::mutex mutex_;  // of comm_, which one thread at a time may use
+  std::mutex mutex_;  // guards comm_, which one thread at a time may use
   ncclComm_t comm_ = nullptr;
   std::optional<First> first_;
 };

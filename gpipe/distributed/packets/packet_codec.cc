@@ -28,8 +28,8 @@ using internal::ValueKind;
 
 constexpr uint32_t kHeadMagic = 0x31504850;      // "PHP1"
 constexpr uint32_t kAnnounceMagic = 0x31504150;  // "PAP1"
-// The largest element. Where a piece of memory begins is a multiple of it, so that all elements in
-// it lie where their type wants them.
+// The size of the largest element, in bytes. Each piece of memory begins at a multiple of it, so
+// that all elements in it are aligned for their type.
 constexpr int64_t kLargestElement = 16;
 constexpr uint16_t kMostDimensions = 64;
 
@@ -99,8 +99,8 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(po
 
 int64_t line_of(c10::Device device) { return static_cast<int64_t>(internal::line_bytes(device)); }
 
-// In a head, whose memory becomes that of tensors on the CPU: the first place at or behind `offset`
-// whose place in a line is `shift`.
+// The first place at or behind `offset` in a head whose place in a line is `shift`. Tensors on the
+// CPU use the memory of the head.
 int64_t next_place(int64_t offset, int64_t shift) {
   const int64_t line = line_of(c10::kCPU);
   return offset + ((shift - offset) % line + line) % line;
@@ -108,7 +108,7 @@ int64_t next_place(int64_t offset, int64_t shift) {
 
 // --- Sending.
 
-// A part of a storage that one tensor covers, or several that overlap. In bytes of the storage.
+// A part of a storage that one tensor covers, or several that overlap. Places are in bytes.
 struct Part {
   const c10::StorageImpl* storage = nullptr;
   int64_t begin = 0;
@@ -136,10 +136,10 @@ int64_t unique_bytes(const at::Tensor& tensor) {
   return bytes;
 }
 
-// Each element once: dimensions that repeat elements have one.
+// The tensor with each element once: dimensions that repeat elements get size 1.
 at::Tensor without_repetitions(const at::Tensor& repeated) {
   at::Tensor tensor = internal::detached_alias(repeated);
-  // Its bits as they are: marks travel beside them.
+  // The bits as they are in memory: the marks are sent beside them.
   tensor._set_conj(false);
   tensor._set_neg(false);
   c10::SmallVector<int64_t, 6> sizes(tensor.sizes().begin(), tensor.sizes().end());
@@ -163,7 +163,7 @@ std::vector<Part> parts_of(const std::vector<at::Tensor>& tensors) {
     part.tensors = {i};
     parts.push_back(std::move(part));
   }
-  // By storage, in the order in which they come; within it by place.
+  // Sort by storage, in the order of first use; within a storage by place.
   const auto first_use = [&](const Part& part) {
     return std::find_if(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
       return internal::storage_of(tensor) == part.storage;
@@ -208,15 +208,15 @@ void write_tensor(ByteWriter& head, const at::Tensor& tensor, uint32_t part, int
   throw DamagedMessage("a packet of tensors is damaged: " + what);
 }
 
-// What is read of a tensor, checked for itself.
+// The description of one tensor, as read and checked by itself.
 struct Description {
   uint32_t part = 0;
   c10::ScalarType type = c10::ScalarType::Undefined;
   uint8_t flags = 0;
-  int64_t offset = 0;  // in its part, in bytes
+  int64_t offset = 0;  // of its first element in its part, in bytes
   c10::SmallVector<int64_t, 6> sizes;
   c10::SmallVector<int64_t, 6> strides;
-  int64_t extent = 0;        // from its first to behind its last element, in bytes
+  int64_t extent = 0;        // from its first element to the end of its last, in bytes
   int64_t unique_bytes = 0;  // without repetitions
 
   int64_t element() const { return static_cast<int64_t>(c10::elementSize(type)); }
@@ -246,7 +246,7 @@ Description read_description(ByteReader& reader) {
     if (size < 0 || stride < 0) damaged("a size or stride below 0");
     result.sizes.push_back(size);
     result.strides.push_back(stride);
-    // Sizes of 0 end the overflow, too: the number of elements is 0 then.
+    // A later size of 0 does not clear the overflow, although the number of elements is then 0.
     overflow = __builtin_mul_overflow(elements, size, &elements) || overflow;
     overflow =
         __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size, &unique) ||
@@ -267,7 +267,7 @@ Description read_description(ByteReader& reader) {
   return result;
 }
 
-// Bytes that keep `owner`, and have the place of `data`.
+// A storage of the bytes at `data`, which keeps `owner` alive.
 c10::Storage storage_over(const at::Tensor& owner, char* data, int64_t bytes) {
   auto* context = new at::Tensor(owner);
   c10::DataPtr pointer(
@@ -291,17 +291,17 @@ at::Tensor bytes_of(int64_t count, c10::Device device = c10::kCPU) {
   return at::empty({count}, c10::TensorOptions(c10::kByte).device(device));
 }
 
-// A part of an accelerator's memory.
+// The bytes of a part of an accelerator's memory.
 at::Tensor bytes_within(const at::Tensor& tensor, int64_t begin, int64_t count) {
   return tensor_over(tensor.storage(), c10::kByte, begin, {count}, {1});
 }
 
-// Not inlined: gcc takes LibTorch's branch for tensors without memory for one that is taken here.
+// Not inlined: gcc assumes that LibTorch's branch for tensors without memory is taken here.
 __attribute__((noinline)) char* data_of(const at::Tensor& bytes) {
   return static_cast<char*>(bytes.mutable_data_ptr());
 }
 
-// A piece of memory, of which several tensors may be views.
+// A piece of memory, into which several tensors may be views.
 struct ReadPart {
   Place place = Place::kInline;
   int64_t bytes = 0;
@@ -311,9 +311,9 @@ struct ReadPart {
   uint32_t storage_number = 0;
   int64_t users = 0;
   at::Tensor owner;
-  at::Tensor packed;  // of kPackedAlone
+  at::Tensor packed;  // for kPackedAlone
   c10::Storage storage;
-  int64_t in_storage = 0;  // where it begins there
+  int64_t in_storage = 0;  // where the part begins in the storage
 };
 
 }  // namespace
@@ -366,8 +366,8 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
     head.number(part.bytes());
     head.number(static_cast<uint8_t>(part.shift()));
     head.number(part.travelling());
-    // The first part of the same storage. In-place changes of tensors that share a storage count
-    // for all of them.
+    // The number of the first part of the same storage, for the receiver: in-place changes of
+    // tensors that share a storage count for all of them.
     head.number(static_cast<uint32_t>(
         std::find_if(parts.begin(), parts.end(),
                      [&](const Part& other) { return other.storage == part.storage; }) -
@@ -387,7 +387,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
                              (item.constant ? kConstant : 0)));
   }
 
-  // magic, the size of the description, the description, the parts.
+  // A head is: magic, the size of the description, the description, the parts.
   const auto described = static_cast<int64_t>(head.bytes().size());
   int64_t end = 16 + described;
   std::vector<int64_t> begins;
@@ -425,7 +425,7 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
       }
       continue;
     }
-    // Nothing of this process's memory goes along.
+    // The gaps must not carry old contents of this process's memory.
     std::memset(data + written, 0, static_cast<size_t>(begins[p] - written));
     const void* from = part.place == Place::kPacked ? part.packed.const_data_ptr() : part.data();
     if (part.travelling() > 0) {
@@ -447,8 +447,8 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Devic
     damaged("its description ends behind it");
   }
   ByteReader reader(all.substr(16, static_cast<size_t>(described)));
-  // Each that is counted takes bytes of the description, so no count takes more memory than a small
-  // multiple of what has arrived.
+  // Each counted item takes bytes of the description, so no count causes more memory to be
+  // allocated than a small multiple of what has arrived.
   const auto count = [&](size_t least_bytes) {
     const auto number = reader.number<uint32_t>();
     if (number > reader.left() / least_bytes) damaged("it counts more than it describes");
@@ -508,7 +508,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Devic
         tensor_end > part.bytes) {
       damaged("a tensor ends behind its memory");
     }
-    // The memory of an accelerator is that of the tensor, which counts it in elements.
+    // On an accelerator the tensor's storage is the memory itself, and its offset is in elements.
     const int64_t least = device.is_cpu() ? std::min<int64_t>(described_tensor.element(), 8)
                                           : described_tensor.element();
     if (described_tensor.extent > 0 && (part.shift + described_tensor.offset) % least != 0) {
@@ -534,7 +534,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Devic
   }
   reader.end();
 
-  // All is checked: from here on memory is taken.
+  // Everything is checked, so memory may be allocated from here on.
   for (ReadPart& part : parts) {
     if (part.place == Place::kInline && device.is_cpu()) {
       part.owner = head;
@@ -544,7 +544,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Devic
       if (device.is_cpu()) {
         part.storage = storage_over(part.owner, data_of(part.owner) + part.shift, part.bytes);
       } else {
-        // The allocator's own, which is what it keeps for streams that use it.
+        // The allocator's own storage, because the allocator tracks that for streams that use it.
         part.storage = part.owner.storage();
         part.in_storage = part.shift;
       }
@@ -565,7 +565,7 @@ IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Devic
     at::Tensor tensor = tensor_over(part.storage, described_tensor.type, offset,
                                     described_tensor.sizes, described_tensor.strides);
     if (is_packed(part.place)) {
-      // The elements lie behind each other in what has travelled.
+      // The elements are contiguous in the bytes that were sent.
       c10::SmallVector<int64_t, 6> sizes = described_tensor.sizes;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         if (described_tensor.strides[i] == 0) sizes[i] = 1;
@@ -611,7 +611,7 @@ Packet IncomingPacket::take() {
   for (auto& [to, from] : filled_later_) to.copy_(from);
   filled_later_.clear();
   bodies_.clear();
-  // What was received into them counts as no change.
+  // Receiving into the tensors does not count as a change.
   for (Item& item : packet_.items) {
     if (item.version == 0) item.mark_version();
   }

@@ -12,7 +12,7 @@
 namespace gpipe::distributed {
 namespace {
 
-// No run is under way, so no message of one can be taken for one of these.
+// No run is in progress, so a run's message cannot be confused with a parcel.
 constexpr int32_t kTag = 0;
 
 // Transfers that end early if another rank fails.
@@ -24,7 +24,7 @@ class Transfers {
     transfers_.push_back(std::move(transfer));
   }
 
-  // All are there.
+  // Called after the last add(). Waits for all transfers.
   bool wait() {
     const internal::WaitScope waits;
     for (const auto& transfer : transfers_) {
@@ -42,7 +42,7 @@ class Transfers {
  private:
   std::mutex mutex_;
   bool is_cancelled_ = false;
-  std::vector<std::unique_ptr<Transfer>> transfers_;  // grows before anybody waits
+  std::vector<std::unique_ptr<Transfer>> transfers_;  // does not change once wait() is called
 };
 
 }  // namespace
@@ -62,7 +62,7 @@ void move_parcels(Group& group, Control& control,
     }
     if (transfers.wait()) return;
   } catch (const std::exception& error) {
-    // The connection is broken: of another rank's fault, which its own record names.
+    // The connection broke because another rank failed, which that rank's own fault explains.
     symptom = std::string("messages between replicas failed: ") + error.what();
   }
   control.throw_failure(symptom);

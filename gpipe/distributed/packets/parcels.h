@@ -10,8 +10,8 @@
 
 namespace gpipe::distributed {
 
-// As Processes::move(). Throws DistributedFailure if another rank fails meanwhile, or a connection
-// breaks; the group is of no use then.
+// As Processes::move(). Throws DistributedFailure if another rank fails meanwhile or a connection
+// breaks. The group is unusable afterwards.
 void move_parcels(Group& group, Control& control,
                   const std::vector<internal::Processes::Parcel>& sends,
                   const std::vector<internal::Processes::Parcel>& receives);

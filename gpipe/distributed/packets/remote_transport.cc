@@ -73,7 +73,8 @@ class RemoteTransport::Impl {
     }
     for (size_t k = 0; k < sends.size(); ++k) {
       if (plan_.message(sends[k].worker, sends[k].slot).from >= 0) continue;
-      // Who gets it here may change it, on a stream of his own.
+      // A receiver in this process may change the tensors on its own stream, so it waits for the
+      // copy.
       if (copied) packets[k].ready.push_back(copied);
       mailboxes_.put(sends[k].worker, sends[k].slot, std::move(packets[k]));
     }
@@ -83,7 +84,8 @@ class RemoteTransport::Impl {
     Inbox& inbox = inboxes_[static_cast<size_t>(worker)];
     running() = {number_, worker, inbox.steps++};
     if (is_cancelled_) return stopped();
-    // Not when a packet has come: the worker can compute then, and other receives are posted.
+    // Post receives now, not when a packet has arrived: then the worker can compute, and the other
+    // receives are already posted.
     post(worker);
     for (size_t k = 0; k < slots.size(); ++k) {
       Message& message = plan_.message(worker, slots[k]);
@@ -102,11 +104,11 @@ class RemoteTransport::Impl {
   }
 
   void cancel() noexcept {
-    // What a link brings after its end means nothing, and a layer may well throw because of it.
+    // Data received on an aborted link is garbage, and a layer may throw because of it.
     const bool may_follow = options_.links != nullptr && is_cancelled_;
     is_cancelled_by_us_ = true;
-    // Where it is called for an exception, that is the one being handled; it counts beside what has
-    // been told already, as long as nothing is decided.
+    // If an exception causes this call, it is the one being handled. It counts beside the faults
+    // that have been told already, as long as nothing is decided.
     if (control_ != nullptr && (std::current_exception() != nullptr || !control_->failed()) &&
         !(may_follow && control_->failed())) {
       report();
@@ -140,7 +142,7 @@ class RemoteTransport::Impl {
  private:
   using Transfers = std::list<Transfer*>;
 
-  // A message that is on its way, and can be cancelled as long as this lives.
+  // A message in transit, which can be canceled as long as this object lives.
   class Pending {
    public:
     Pending(Impl& impl, std::unique_ptr<Transfer> transfer)
@@ -174,9 +176,9 @@ class RemoteTransport::Impl {
   };
   struct Inbox {  // used by its worker alone
     std::deque<Posted> posted;
-    size_t next = 0;                  // of what the plan says is awaited, to be posted
-    std::set<int32_t> posted_ahead;   // of their turn there
-    std::map<int32_t, Packet> early;  // come before they were asked for
+    size_t next = 0;                  // place in plan_.awaited() of the next slot to post
+    std::set<int32_t> posted_ahead;   // slots that were posted before their turn there
+    std::map<int32_t, Packet> early;  // packets that came before they were asked for
     size_t steps = 0;
   };
   struct Sent {
@@ -187,13 +189,13 @@ class RemoteTransport::Impl {
   struct Outbox {  // to one rank
     std::deque<Sent> sent;
     int64_t bytes = 0;
-    // Lets go of what has been received. Only where much is being sent.
+    // Releases packets that have been received. It is started only if much is being sent.
     std::thread thread;
     std::condition_variable changed;
     bool is_last = false;
   };
-  // Which step of which run this thread is at: for the report of its exception. Runs have numbers,
-  // for a thread outlives its run, and the next one may lie where that was.
+  // The step and run that this thread is at, for the report of its exception. Runs have numbers,
+  // because a thread outlives its run, and the next run may have the same address.
   struct Running {
     uint64_t run = 0;
     int32_t worker = 0;
@@ -224,13 +226,14 @@ class RemoteTransport::Impl {
     try {
       posted.pending = pending(group_.receive(posted.room, message.from, message.tag));
     } catch (const std::exception& error) {
-      // The connection is broken: of another rank's fault, which its own record names.
+      // The connection broke because another rank failed, which that rank's own fault explains.
       fail("receiving from " + rank_name(message.from) + " failed: " + error.what());
     }
     return posted;
   }
 
-  // The first of them, unless messages are received in another order than they are asked for.
+  // The posted receive of the slot. It is the first one, unless messages are received in another
+  // order than they are asked for.
   Posted take_posted(int32_t worker, int32_t slot, Inbox& inbox) {
     const auto found = std::find_if(inbox.posted.begin(), inbox.posted.end(),
                                     [&](const Posted& posted) { return posted.slot == slot; });
@@ -247,8 +250,8 @@ class RemoteTransport::Impl {
     return std::make_unique<Pending>(*this, std::move(transfer));
   }
 
-  // What its sender has sent before is received first: a link has no tags. Waits for nothing that
-  // the packet itself would not be waited for. None: it was cancelled.
+  // Receives what the sender has sent before the packet first, because a link has no tags. That
+  // waits no longer than the packet itself would. No value: the run was canceled.
   std::optional<Packet> receive_in_order(int32_t worker, int32_t slot, Inbox& inbox) {
     if (auto early = inbox.early.extract(slot)) return std::move(early.mapped());
     const int32_t edge = plan_.message(worker, slot).edge;
@@ -263,7 +266,7 @@ class RemoteTransport::Impl {
     }
   }
 
-  // None: it was cancelled.
+  // No value: the run was canceled.
   std::optional<Packet> receive_from_elsewhere(int32_t worker, int32_t slot, Inbox& inbox) {
     Message& message = plan_.message(worker, slot);
     Posted posted = take_posted(worker, slot, inbox);
@@ -289,7 +292,7 @@ class RemoteTransport::Impl {
     } catch (const DistributedFailure&) {
       throw;
     } catch (const c10::OutOfMemoryError&) {
-      throw;  // this process's own
+      throw;  // this process's own failure
     } catch (const std::exception&) {
       fail("receiving from " + rank_name(message.from) + " failed: " + text_of_current_exception());
     }
@@ -299,7 +302,7 @@ class RemoteTransport::Impl {
     DeviceLinks& links = *options_.links;
     const Edge& edge = plan_.edge(message.edge);
     const c10::Stream stream = links.receiving_stream(edge);
-    // All of it on the link's stream, so that it waits for nothing else, and need not.
+    // All work is on the link's stream, so that it does not wait for other work, and need not.
     const internal::StreamScope scope(stream);
     IncomingPacket incoming(head, options_.greatest_packet, links.device());
     if (message.wanted == 0) message.wanted = incoming.head_bytes();
@@ -321,8 +324,8 @@ class RemoteTransport::Impl {
     DeviceLinks& links = *options_.links;
     internal::arrive(packet, links.device());
     OutgoingPacket outgoing = encode(packet, kAloneFrom, links.device());
-    // A stage of this process may change it in this step or in a later one: a wait for the link
-    // would be one for another process.
+    // A stage of this process may change the tensors in this step or in a later one. If it waited
+    // for the link instead of a copy, it would wait for another process.
     for (at::Tensor& body : outgoing.bodies) body = body.clone();
     const c10::Stream stream = internal::current_stream(links.device());
     copied = std::make_shared<c10::Event>(stream.device_type());
@@ -335,7 +338,7 @@ class RemoteTransport::Impl {
     const bool by_link = options_.links != nullptr;
     Sent sent;
     try {
-      // Before the head, by which its receiver knows that it is there to be received.
+      // Put the tensors on the link before the head, which tells the receiver to receive them.
       sent.packet = by_link ? send_by_link(message, packet, copied) : encode(packet);
     } catch (const std::runtime_error& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
@@ -360,7 +363,7 @@ class RemoteTransport::Impl {
           add(body, message.second_tag);
         }
       }
-      // The link keeps their memory for as long as it reads it.
+      // The link keeps the bodies' memory as long as it reads from it.
       if (by_link) sent.packet.bodies.clear();
     } catch (const std::exception& error) {
       fail("sending to " + rank_name(message.to) + " failed: " + error.what());
@@ -447,7 +450,7 @@ class RemoteTransport::Impl {
       }
       throw;
     } catch (const DistributedFailure&) {
-      if (control_->failed()) return;  // not its own
+      if (control_->failed()) return;  // not this rank's own failure
       fault.text = text_of_current_exception();
       control_->report(std::move(fault), epoch_);
     } catch (...) {
@@ -459,7 +462,7 @@ class RemoteTransport::Impl {
     }
   }
 
-  // What receive() returns when nothing more comes; throws if that is another process's failure.
+  // The result of receive() after a cancel; throws if another process has failed.
   bool stopped() {
     if (control_ != nullptr && control_->failed() && !is_cancelled_by_us_) control_->check();
     return false;
@@ -482,8 +485,8 @@ class RemoteTransport::Impl {
   std::atomic<bool> is_cancelled_{false};
   std::atomic<bool> is_cancelled_by_us_{false};
 
-  std::mutex mutex_;   // of pending_, outboxes_ and symptom_
-  Transfers pending_;  // before whatever is in it
+  std::mutex mutex_;   // guards pending_, outboxes_ and symptom_
+  Transfers pending_;  // declared before the members that are in it, so destroyed after them
   std::string symptom_;
   internal::Mailboxes<Packet> mailboxes_;
   std::vector<Inbox> inboxes_;

@@ -21,31 +21,32 @@ namespace gpipe::distributed {
 struct RemoteTransportOptions {
   // How many packets each worker is ready to receive before it waits for them.
   int64_t window = 4;
-  // A packet that would take more memory than this is taken for damaged.
+  // A packet that would take more memory than this, in bytes, is treated as damaged.
   int64_t greatest_packet = int64_t{1} << 36;
-  // What has been sent, and not been received, is let go at the end of the run, and earlier only
-  // beyond so many bytes: that takes a thread.
+  // Sent packets are kept until the end of the run. Beyond this many bytes to one rank, a thread
+  // releases them earlier, as they are received.
   int64_t unreceived = 8 << 20;
-  // For stages on an accelerator: the links of their device, which join all edges of the plan that
-  // begin or end here. Null: packets are on the CPU.
+  // For stages on an accelerator: the links of their device, one for each edge of the plan that
+  // begins or ends here. Null: packets are on the CPU.
   DeviceLinks* links = nullptr;
-  // What a stage runs: "layer 5 ('relu')". For the report of an exception; called on the worker
-  // that throws. Default: nobody knows.
+  // The layer that a stage runs, e.g. "layer 5 ('relu')", for the report of an exception. It is
+  // called on the worker that throws. Default: the layer is not reported.
   std::function<std::string(int64_t stage)> current_layer = nullptr;
 };
 
-// A transport of one run: for workers of this process as Mailboxes, for others as messages of a
-// group. Receives are posted before anybody waits for them; sends never block.
+// The transport of one run. Packets to workers of this process go through Mailboxes, and packets to
+// other processes are messages of a group. Receives are posted before a worker waits for them;
+// sends never block.
 //
-// With links only the heads of packets go over the group, and the tensors from device to device;
-// who receives a packet then has to wait for its events (arrive(), transfer.h).
+// With links only the heads of packets go over the group, and the tensors from device to device.
+// The receiver of a packet must then wait for its events (arrive(), transfer.h).
 //
 // Requirements: the constructor's arguments outlive it. All ranks run the same program with the
 // same plan. One run at a time on a group. Tensors are on the CPU, or all on the links' device.
 //
-// Guarantees: as Transport. receive() throws DistributedFailure if another rank fails. cancel(),
-// called where an exception is being handled as the executor does, reports it, with the stage and
-// the micro-batch that its worker was at.
+// Guarantees: as Transport. receive() throws DistributedFailure if another rank fails. If cancel()
+// is called while an exception is being handled, as the executor does, it reports that exception,
+// with the stage and the micro-batch that its worker was at.
 //
 // Example:
 //   RemoteTransport transport(program, plan, *group, &control);
@@ -53,11 +54,11 @@ struct RemoteTransportOptions {
 //   if (!failure) transport.finish();
 class RemoteTransport final : public internal::Transport<internal::Packet> {
  public:
-  // `control`: null where nobody but this process can fail (tests).
+  // `control`: null if no other process can fail (in tests).
   RemoteTransport(const Program& program, MessagePlan& plan, Group& group, int64_t rank,
                   Control* control, const RemoteTransportOptions& options = {});
-  // After anything but a finish() that has returned, the group is of no use any more: messages may
-  // be on their way that nobody awaits.
+  // Unless finish() has returned, the group is unusable afterwards: messages may be in transit that
+  // no rank receives.
   ~RemoteTransport() override;
 
   void send(const std::vector<Step::Send>& sends, std::vector<internal::Packet>& packets) override;
@@ -66,7 +67,7 @@ class RemoteTransport final : public internal::Transport<internal::Packet> {
   void cancel() noexcept override;
 
   // After a run without a failure: waits until all that this process has sent is received. Throws
-  // DistributedFailure, and without a control std::runtime_error.
+  // DistributedFailure if that fails; without a control, std::runtime_error.
   void finish();
 
  private:

@@ -1,10 +1,10 @@
-// What a message costs beyond c10d's own send and receive.
+// Measures what a message costs beyond c10d's own send and receive.
 //
 //   bazel run -c opt //gpipe/distributed/packets:transport_benchmark
 //
-// Two processes of this program send a tensor to and fro: with c10d's send and recv as they are,
-// and as packets of a run. Both in turns, over the same group, so that a busy machine slows both.
-// The counter `ratio` is the median of ours / bare.
+// Two processes of this program send a tensor back and forth: with c10d's plain send and recv, and
+// as packets of a run. They do both in turns, over the same group, so that a busy machine slows
+// both. The counter `ratio` is the median of ours / bare.
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -36,7 +36,7 @@ using internal::Packet;
 constexpr int32_t kOrderTag = 1 << 30;
 constexpr int32_t kBareTag = kOrderTag + 2;
 
-// The two ends of the group.
+// One process's end of the group.
 struct Ends {
   std::unique_ptr<Session> session;
   std::unique_ptr<Group> group;
@@ -44,20 +44,20 @@ struct Ends {
 
 at::Tensor bytes_of(int64_t count) { return at::zeros({count}, at::kByte); }
 
-// Rank 0 sends, and gets it back; rank 1 the other way round.
+// Rank 0 sends and then receives; rank 1 receives and then sends.
 void bare_rounds(Ends& ends, int64_t bytes, int64_t rounds) {
   const int64_t rank = ends.session->rank();
   const at::Tensor sent = bytes_of(bytes);
   const at::Tensor room = bytes_of(bytes);
   for (int64_t i = 0; i < rounds; ++i) {
-    // Forward with an even tag, backward with an odd one, as our messages go.
+    // Forward with an even tag, backward with an odd one, as in our messages.
     if (rank == 0) ends.group->send(sent, 1, kBareTag)->wait();
     ends.group->receive(room, 1 - rank, rank == 0 ? kBareTag + 1 : kBareTag)->wait();
     if (rank == 1) ends.group->send(sent, 0, kBareTag + 1)->wait();
   }
 }
 
-// One micro-batch after another goes forward and comes back: a schedule that gains nothing.
+// One micro-batch after another goes forward and comes back: a schedule without any overlap.
 Program to_and_fro(int64_t rounds) {
   std::ostringstream text;
   text << "stages 2\nmicro_batches " << rounds << "\n";
@@ -92,13 +92,13 @@ void our_rounds(Ends& ends, const Program& program, MessagePlan& plan, int64_t b
   transport.finish();
 }
 
-// What rank 0 tells rank 1 to take part in.
+// Rank 0 sends this to rank 1: the measurement in which it must take part.
 struct Order {
   int64_t bytes = 0;  // 0: the end
   int64_t rounds = 0;
 };
 
-// A pair of measurements, of which rank 0 gets the seconds.
+// A pair of measurements, in seconds.
 class Pair {
  public:
   Pair(Ends& ends, const Order& order)
@@ -132,12 +132,12 @@ void exchange(Ends& ends, Order& order) {
   }
 }
 
-// All that both ranks do for one benchmark.
+// The work of either rank for one benchmark.
 void run_pairs(Ends& ends, const Order& order, std::vector<double>* bare,
                std::vector<double>* ours) {
   Pair pair(ends, order);
   pair.bare();
-  pair.ours();  // learns the sizes
+  pair.ours();  // a first run, which learns the messages' sizes
   for (int i = 0; i < kPairs; ++i) {
     const double of_bare = pair.bare();
     const double of_ours = pair.ours();
@@ -175,7 +175,7 @@ BENCHMARK(BM_RoundTrip)
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1);
 
-// What of it is spent on the processor: a packet of one tensor into bytes and back.
+// The CPU time of a packet alone: encodes one tensor into bytes and decodes it.
 void BM_Codec(benchmark::State& state) {
   Packet packet;
   packet.items.emplace_back();

@@ -1,8 +1,8 @@
 // ByteWriter, ByteReader: numbers and texts as bytes, for messages between processes.
 //
 // All processes of a run have the byte order and the types of one build (session.h compares
-// builds), so numbers travel as they are in memory. A reader trusts nothing: every size is checked
-// against what there is before any memory is taken.
+// builds), so numbers are sent as they are in memory. A reader trusts nothing: it checks every size
+// against the bytes that are left before it allocates memory.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_BYTES_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_BYTES_H_
 
@@ -17,7 +17,7 @@
 
 namespace gpipe::distributed {
 
-// A message is not what any rank of this run writes.
+// Thrown if a message is not one that a rank of this run writes.
 class DamagedMessage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,7 +32,7 @@ class ByteWriter {
     std::memcpy(bytes, &value, sizeof(T));
     bytes_.append(bytes, sizeof(T));
   }
-  // Its size, then itself.
+  // Writes the size, then the text.
   void text(std::string_view text) {
     number(static_cast<uint64_t>(text.size()));
     bytes_.append(text);
@@ -49,7 +49,7 @@ class ByteWriter {
 //
 // Requirements: the bytes outlive it.
 //
-// Throws: DamagedMessage if there is less than is asked for.
+// Throws: DamagedMessage if fewer bytes are left than a call reads.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

@@ -14,7 +14,7 @@ struct Header {
   uint32_t magic;
   uint32_t type;
   uint32_t epoch;
-  uint32_t size;  // of the body that follows
+  uint32_t size;  // bytes of the body that follows
 };
 
 }  // namespace
@@ -39,7 +39,7 @@ bool Connection::flush() {
 }
 
 Connection::State Connection::read(std::vector<Frame>& frames) {
-  // No more at a time, or a flood over one connection would silence the others.
+  // Read no more at a time: a flood over one connection would delay the others.
   constexpr int kMostReads = 16;
   char bytes[16384];
   for (int reads = 0; reads < kMostReads; ++reads) {

@@ -20,17 +20,17 @@ struct Frame {
 
 // Not thread-safe.
 //
-// Guarantees: whatever the other end sends, it takes no more memory than the bytes that have
-// arrived, and no more than one frame of the greatest size and a read beyond.
+// Guarantees: whatever the other end sends, this takes no more memory than the bytes that have
+// arrived, and no more than one frame of the greatest size plus one read.
 class Connection {
  public:
-  // The greatest body unless limit() is called: of a text of one megabyte and what surrounds it.
+  // The greatest body, in bytes, unless limit() is called: a text of one megabyte and other fields.
   static constexpr size_t kGreatestBody = (1 << 20) + 4096;
 
   enum class State {
     kOpen,
     kClosed,   // by the other end, or it broke
-    kDamaged,  // the other end sends what is no frame
+    kDamaged,  // the other end sends bytes that are not a frame
   };
 
   Connection() = default;
@@ -41,21 +41,21 @@ class Connection {
   void close() { socket_.close(); }
   Socket take_socket() { return std::move(socket_); }
 
-  // Of the bodies that the other end may send from now on.
+  // Sets the greatest body, in bytes, that the other end may send from now on.
   void limit(size_t greatest_body) { greatest_body_ = greatest_body; }
 
-  // Appends to what is to be written. flush() writes it as far as that does not block, and returns
-  // false if the connection is broken.
+  // Appends a frame to the unwritten bytes. flush() writes as many as it can without blocking, and
+  // returns false if the connection is broken.
   void queue(const Frame& frame);
   bool flush();
   bool has_unwritten() const { return written_ < out_.size(); }
-  // Of a connection that is broken: what has arrived can still be read.
+  // For a broken connection: drops the unwritten bytes. Frames that have arrived can still be read.
   void forget_unwritten() {
     out_.clear();
     written_ = 0;
   }
 
-  // Appends the frames that have arrived; of a flood some, and the next read() goes on.
+  // Appends the frames that have arrived. One call reads a limited amount; the next one goes on.
   State read(std::vector<Frame>& frames);
 
  private:
@@ -64,7 +64,7 @@ class Connection {
   Socket socket_;
   std::string in_;
   std::string out_;
-  size_t written_ = 0;  // of out_
+  size_t written_ = 0;  // bytes of out_ that have been written
   size_t greatest_body_ = kGreatestBody;
 };
 

@@ -40,7 +40,7 @@ MasterPort::MasterPort() : socket_(bind_any(AF_INET6)) {
     throw std::runtime_error("no port is free on this machine: " +
                              std::string(std::strerror(errno)));
   }
-  sockaddr_in6 address = {};  // the port is where sockaddr_in has it
+  sockaddr_in6 address = {};  // its port is at the same place as in sockaddr_in
   socklen_t size = sizeof address;
   getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
   number_ = ntohs(address.sin6_port);

@@ -1,14 +1,15 @@
-// MasterPort: a port for rank 0 to listen on, which nobody else is given meanwhile.
+// MasterPort: reserves a port for rank 0 to listen on.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_MASTER_PORT_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_MASTER_PORT_H_
 
 namespace gpipe::distributed {
 
-// While it lives, the system gives its port to nobody that asks for any: neither to who listens nor
-// to who connects. Nothing listens. A process that names the port, with SO_REUSEADDR (c10d's store
-// does), can listen on it, on all addresses or one: so can a stranger's, which cannot be helped.
+// While it lives, the system does not give its port to a process that asks for any free port,
+// neither to listen nor to connect. MasterPort itself does not listen. A process that names the
+// port and sets SO_REUSEADDR (c10d's store does) can listen on it, on all addresses or on one. A
+// process of another program can do that, too, which cannot be prevented.
 //
-// Throws: std::runtime_error if there is none.
+// Throws: std::runtime_error if no port is free.
 class MasterPort {
  public:
   MasterPort();

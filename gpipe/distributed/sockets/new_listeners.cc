@@ -40,8 +40,8 @@ void NewListeners::find() {
   const auto is_new = [this](int descriptor) { return before_.count(descriptor) == 0; };
   for (const int epoll : open_descriptors()) {
     if (!is_new(epoll)) continue;
-    // Of an epoll, a line for each that it waits for: "tfd:        5 events:       19 data:
-    // 7f1c...".
+    // An epoll's file has a line for each descriptor that it waits for: "tfd:        5 events:
+    //   19 data: 7f1c...".
     std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
     for (std::string line; std::getline(info, line);) {
       std::istringstream words(line);
@@ -60,8 +60,8 @@ void NewListeners::find() {
 
 void NewListeners::ignore_all() const {
   for (const Waited& waited : found_) {
-    // It stays in the epoll, where its owner expects it when it closes. Where a call fails,
-    // strangers are let in as before.
+    // The socket stays in the epoll, where its owner expects it when it closes. If a call fails,
+    // connections are accepted as before.
     epoll_event nothing{};
     nothing.data.u64 = waited.data;
     (void)epoll_ctl(waited.epoll, EPOLL_CTL_MOD, waited.listener, &nothing);

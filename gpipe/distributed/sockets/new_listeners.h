@@ -1,5 +1,5 @@
-// NewListeners: the listening sockets of a library that gives no way to them, and how it stops to
-// accept.
+// NewListeners: finds the listening sockets of a library that does not expose them, and makes it
+// stop accepting connections.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_NEW_LISTENERS_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_NEW_LISTENERS_H_
 
@@ -9,21 +9,22 @@
 
 namespace gpipe::distributed {
 
-// Gloo accepts whoever connects as long as its group lives, and keeps a file for each. With no file
-// left, its thread throws and the process ends. Once a group is connected, nobody else is expected.
+// Gloo accepts every connection as long as its group lives, and keeps a descriptor for each. When
+// no descriptor is left, its thread throws and the process ends. Once a group is connected, no
+// further connections are expected.
 class NewListeners {
  public:
   // Remembers which descriptors are open.
   NewListeners();
 
-  // Finds the sockets that have been opened since then, listen, and are waited for by an epoll that
-  // was opened since then, too: another thread's server would have to open both meanwhile.
-  // Without /proc it finds none.
+  // Finds the listening sockets that were opened since the constructor and that an epoll waits for
+  // which was also opened since. So another thread's server is found only if it opens both
+  // meanwhile. Without /proc this finds none.
   void find();
 
-  // Nobody is woken any more by who connects, so nobody accepts; the kernel holds one or two who
-  // wait, and gives no answer to others. Connections that are there stay. The library may still
-  // take its sockets out of its epoll. Requirement: what find() found is still open.
+  // From now on a new connection wakes no thread, so none is accepted. The kernel holds one or two
+  // connections that wait, and does not answer others. Existing connections stay. The library may
+  // still remove its sockets from its epoll. Requirement: what find() found is still open.
   void ignore_all() const;
 
   // The sockets, ascending.
@@ -33,7 +34,7 @@ class NewListeners {
   struct Waited {
     int epoll;
     int listener;
-    uint64_t data;  // by which the epoll's owner knows the listener
+    uint64_t data;  // the value by which the epoll's owner identifies the listener
   };
 
   std::set<int> before_;

@@ -25,12 +25,12 @@ bool is_pending() {
 NoSigpipe::NoSigpipe() {
   const sigset_t signals = sigpipe();
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
-  // Such a one is not of our writing, and stays.
+  // A SIGPIPE that is already pending is not from our writes, and stays pending.
   was_pending_ = sigismember(&before_, SIGPIPE) == 1 && is_pending();
 }
 
 NoSigpipe::~NoSigpipe() {
-  // It would come as soon as it is let through.
+  // A pending SIGPIPE would be delivered as soon as it is unblocked.
   if (!was_pending_ && is_pending()) {
     const sigset_t signals = sigpipe();
     const timespec at_once{};

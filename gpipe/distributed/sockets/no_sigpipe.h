@@ -1,8 +1,8 @@
-// NoSigpipe: a write to a connection whose other end is gone returns an error.
+// NoSigpipe: makes a write to a connection whose other end is gone return an error.
 //
-// It would end the process by default, without a word: Gloo writes with writev(), which cannot say
-// that it wants no signal. What the process does with SIGPIPE is the program's own affair, so only
-// the calling thread is kept from it, and only for a while.
+// By default such a write ends the process without a message: Gloo writes with writev(), which has
+// no flag against the signal. How the process handles SIGPIPE is up to the program, so this blocks
+// the signal for the calling thread only, and only temporarily.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_NO_SIGPIPE_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_NO_SIGPIPE_H_
 
@@ -10,8 +10,8 @@
 
 namespace gpipe::distributed {
 
-// While it lives, the thread that made it gets no SIGPIPE, nor do threads that are started by it,
-// for all their life.
+// While it lives, the thread that constructed it gets no SIGPIPE. Threads that this thread starts
+// meanwhile get none for all their life.
 class NoSigpipe {
  public:
   NoSigpipe();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMost = 65536;
 
-// Nothing is allocated under the lock: a fork holds it, and perhaps the allocator's, too.
+// No code allocates while it holds the lock: fork() takes this lock, and perhaps the allocator's.
 std::mutex mutex;
 uint64_t is_private[kMost / 64];
 
@@ -22,7 +22,7 @@ uint64_t bit_of(int descriptor) { return uint64_t{1} << (static_cast<unsigned>(d
 
 void before_fork() { mutex.lock(); }
 void after_fork_in_parent() { mutex.unlock(); }
-// Calls only what may be called here, between fork and exec of a process with threads.
+// Calls only functions that are allowed between fork and exec in a process with threads.
 void after_fork_in_child() {
   int null = -1;
   for (int descriptor = 0; descriptor < kMost; ++descriptor) {
@@ -32,7 +32,7 @@ void after_fork_in_child() {
     }
     if ((word_of(descriptor) & bit_of(descriptor)) == 0) continue;
     if (null < 0) null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    // Where there is no /dev/null, or no place for one more file, the number is given free.
+    // Without /dev/null, or if no descriptor is left for it, the number becomes free.
     if (null < 0 || dup3(null, descriptor, O_CLOEXEC) < 0) close(descriptor);
   }
   if (null >= 0) close(null);
@@ -43,10 +43,10 @@ void after_fork_in_child() {
 }  // namespace
 
 PrivateDescriptorsLock::PrivateDescriptorsLock() {
-  // Not in a static initializer: who has none needs no handlers.
+  // Not in a static initializer: a process without private descriptors needs no handlers.
   static const int registered =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  (void)registered;  // out of memory: as without
+  (void)registered;  // fails only if out of memory; then there are no handlers
   mutex.lock();
 }
 PrivateDescriptorsLock::~PrivateDescriptorsLock() { mutex.unlock(); }

@@ -1,34 +1,34 @@
 // Private descriptors: files that a child of fork() does not keep open.
 //
-// A connection ends for its other end when the last process that has it closes it. A child that is
-// forked without exec would keep it: the end of its parent would be seen by nobody. Closing at exec
-// (FD_CLOEXEC) does not help there.
+// The other end of a connection sees it end when the last process that has it open closes it. A
+// child that is forked without exec would keep it open, so nobody would see its parent end. Closing
+// at exec (FD_CLOEXEC) does not help there.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_PRIVATE_DESCRIPTORS_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_PRIVATE_DESCRIPTORS_H_
 
 namespace gpipe::distributed {
 
-// Thread-safe; also a fork() on another thread meets an opened descriptor either private or not at
-// all.
+// Thread-safe. If another thread calls fork(), the child has a new descriptor either as a private
+// one or not at all.
 //
-// Guarantees: in a child of fork() each private descriptor is a closed one in all but its number,
-// which nobody else gets: it leads to /dev/null. So objects that own one may be destroyed there.
-// Not in children of clone(), vfork() or _Fork(), which run no handlers. Descriptors from 65536 on
-// stay as they are.
+// Guarantees: in a child of fork() each private descriptor's file is closed. Its number stays in
+// use and leads to /dev/null, so objects that own it may be destroyed there. This does not hold in
+// children of clone(), vfork() or _Fork(), which run no handlers. Descriptors from 65536 on stay as
+// they are.
 
-// A private descriptor from `open`, a function of the system that does not block: accept4, socket.
-// What that returns, with its errno.
+// Calls `open`, which calls a system function that does not block (accept4, socket), and makes the
+// descriptor private. Returns what `open` returns, with its errno.
 template <typename Open>
 int open_private(Open open);
 void make_private(int descriptor);
-// It stays open, and is as any other.
+// The descriptor stays open, also in children.
 void make_public(int descriptor);
-// Of one that is private or not.
+// Closes a descriptor, whether it is private or not.
 void close_private(int descriptor);
 
 // --- Implementation.
 
-// Holds back forks.
+// While it lives, fork() on other threads waits.
 class PrivateDescriptorsLock {
  public:
   PrivateDescriptorsLock();

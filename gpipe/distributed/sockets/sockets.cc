@@ -20,7 +20,7 @@ namespace {
   throw std::runtime_error(what + ": " + std::strerror(error));
 }
 
-// Numbers only: nothing is looked up, so nothing blocks.
+// Accepts numeric addresses only: no name is looked up, so this does not block.
 std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const Endpoint& endpoint) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -43,7 +43,7 @@ Socket open_socket(const addrinfo& address, bool is_private) {
   return socket;
 }
 
-// Messages are small, and somebody waits for each.
+// Without delay: messages are small, and a process waits for each of them.
 void send_at_once(const Socket& socket) {
   const int on = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -66,7 +66,7 @@ Socket listen_on(const std::string& address, int* port) {
   Socket socket = open_socket(*found, /*is_private=*/false);
   const std::string what = "cannot listen on " + to_text(Endpoint{address, *port});
   const int on = 1;
-  // As who reserves a port with it may have done (master_port.h).
+  // Needed to listen on a port that a MasterPort reserves (master_port.h).
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0) refuse(what, errno);
   if (listen(socket.get(), SOMAXCONN) != 0) refuse(what, errno);
@@ -104,7 +104,7 @@ Socket accept_on(const Socket& listener, int* error) {
     failed = accepted < 0 ? errno : 0;
     return accepted;
   }));
-  // Nobody waits, or no longer.
+  // No connection is waiting, or no longer.
   if (failed == EAGAIN || failed == EWOULDBLOCK || failed == ECONNABORTED || failed == EINTR) {
     failed = 0;
   }

@@ -7,9 +7,9 @@
 
 namespace gpipe::distributed {
 
-// A file descriptor, closed when it ends. Moved, not copied.
+// Owns a file descriptor and closes it. Moved, not copied.
 //
-// Those of connections are private: a child of fork() does not keep them open
+// The descriptors of connections are private: a child of fork() does not keep them open
 // (private_descriptors.h).
 class Socket {
  public:
@@ -43,20 +43,20 @@ struct Endpoint {
 // "10.0.0.2:4711", "[fe80::1]:4711"
 std::string to_text(const Endpoint& endpoint);
 
-// A socket that listens on this address only, not on all that the machine has. `port` 0: any that
-// is free; *port becomes its number. It is not private: tests give it to a child. Throws
+// A socket that listens on this address only, not on all addresses of the machine. *port 0: any
+// free port; *port becomes its number. The socket is not private: tests give it to a child. Throws
 // std::runtime_error that names the address.
 Socket listen_on(const std::string& address, int* port);
 
-// A socket that begins to connect; it can be written to when it has. Throws std::runtime_error if
-// it cannot even begin.
+// A socket that begins to connect; it becomes writable when it is connected or has failed. Throws
+// std::runtime_error if it cannot even begin.
 Socket begin_connect(const Endpoint& endpoint);
 
-// What became of it, once it can be written to or has an error: 0 or an errno.
+// The result of begin_connect(), once the socket is writable or has an error: 0 or an errno.
 int connect_error(const Socket& socket);
 
-// The next connection of a listening socket, not open if none is waiting. *error, if it is given:
-// 0, or the errno for which one that waits stays there, e.g. because the process has no more files.
+// The next connection of a listening socket; not open if none is waiting. *error, if given, becomes
+// 0, or an errno if a waiting connection cannot be accepted, e.g. if no descriptor is left.
 Socket accept_on(const Socket& listener, int* error = nullptr);
 
 }  // namespace gpipe::distributed
