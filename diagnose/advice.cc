@@ -17,7 +17,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // A change is taken back if it gains less than this share: fewer changes are better.
 constexpr double kWorthAChange = 0.003;
-// Of the combinations, so many get a search for their best cut.
+// This many of the best combinations get a search for their best cut.
 constexpr size_t kSearched = 3;
 constexpr int kMostSimulations = 300;  // of a search
 
@@ -26,7 +26,7 @@ class Search {
   Search(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
          const AdviceOptions& options)
       : costs_(costs), rows_(rows), now_(now), machine_(machine), options_(options) {
-    // Layers that no partition begins with.
+    // Layers with which no partition may begin.
     for (const balance::LayerRange& range : costs.together) {
       for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
     }
@@ -39,7 +39,7 @@ class Search {
     return model_step(costs_, rows_, setup, machine_).step;
   }
 
-  // By worker.
+  // The predicted bytes, by worker.
   std::vector<int64_t> memory(const PipelineSetup& setup) const {
     return model_memory(costs_, rows_, setup, options_.param_scale).workers;
   }
@@ -56,14 +56,15 @@ class Search {
 
   PipelineSetup with_balance() const { return searched(now_, /*modes=*/false); }
 
-  // The fastest modes; and those that never keep more than one graph where that is enough.
+  // The setups with other modes: the fastest modes that fit, and kExceptLast everywhere, which
+  // keeps at most one graph.
   std::vector<PipelineSetup> with_checkpoints() const {
     PipelineSetup sparing = now_;
     sparing.checkpoints.assign(now_.balance.size(), Checkpoint::kExceptLast);
     return {with_fastest_modes(now_), sparing};
   }
 
-  // Those that no other one beats in time and memory, the fastest first.
+  // The schedules that no other one beats in both time and memory, the fastest first.
   std::vector<PipelineSetup> with_schedules() const {
     struct Tried {
       PipelineSetup setup;
@@ -91,7 +92,7 @@ class Search {
     return result;
   }
 
-  // The best of everything at once.
+  // The best setup when everything may change at once.
   PipelineSetup with_all() const {
     std::set<int64_t> chunks(options_.chunks.begin(), options_.chunks.end());
     chunks.insert(now_.chunks);
@@ -123,7 +124,7 @@ class Search {
     return setup.schedule.make(static_cast<int64_t>(setup.balance.size()), micro_batches(setup));
   }
 
-  // With the schedule as it is and those to choose from, where they run and differ.
+  // `start` with the present schedule and with each of those to choose from that runs and differs.
   std::vector<PipelineSetup> with_each_schedule(const PipelineSetup& start) const {
     std::vector<ScheduleChoice> schedules = {now_.schedule};
     schedules.insert(schedules.end(), options_.schedules.begin(), options_.schedules.end());
@@ -146,7 +147,7 @@ class Search {
       const Schedule schedule = schedule_of(setup);
       return schedule.stages() == static_cast<int64_t>(setup.balance.size()) &&
              schedule.micro_batches() == micro_batches(setup);
-    } catch (const std::invalid_argument&) {  // a generator that does not do this number
+    } catch (const std::invalid_argument&) {  // a generator that does not support this number
       return false;
     }
   }
@@ -174,8 +175,8 @@ class Search {
     if (step(other) < step(best)) best = other;
   }
 
-  // Each partition with the fastest mode with which its worker fits: one worker does not change
-  // another's memory. Of a worker's partitions the first ones become slower first.
+  // Gives each partition the fastest mode with which its worker fits: one worker does not change
+  // another's memory. The first partitions of a worker get slower modes first.
   PipelineSetup with_fastest_modes(PipelineSetup setup) const {
     setup.checkpoints.assign(setup.balance.size(), Checkpoint::kNever);
     if (options_.memory_limit <= 0) return setup;
@@ -193,14 +194,15 @@ class Search {
     return setup;
   }
 
-  // The cut that best_balance() finds, which knows one mode for all.
+  // The setup with the cut that best_balance() finds, which assumes the same mode for all
+  // partitions.
   PipelineSetup with_even_balance(PipelineSetup setup) const {
     balance::Profile profile = costs_.at(cut_sizes(rows_, setup.chunks).rows);
     const auto of_loss = static_cast<double>(profile.batch_rows);
     balance::LayerProfile loss;
     loss.forward = costs_.loss_forward * of_loss;
     loss.backward = costs_.loss_backward * of_loss;
-    // It has no weights: the stage before waits for all of it.
+    // The loss has no weights: the stage before waits for all of its backward.
     loss.split = balance::SplitBackward{loss.backward, 0, 0};
     add_times(profile.layers.back(), loss);
     balance::ExplainOptions options;
@@ -247,7 +249,8 @@ class Search {
     return best;
   }
 
-  // Takes back what gains next to nothing, also a schedule that holds more than another one.
+  // Takes back changes that gain next to nothing, and a schedule that holds more than another one
+  // that is about as fast.
   PipelineSetup simplified(PipelineSetup setup) const {
     const double most = step(setup) * (1 + kWorthAChange);
     for (PipelineSetup& other : with_each_schedule(setup)) {

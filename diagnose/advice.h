@@ -18,16 +18,17 @@ struct AdviceOptions {
   std::vector<ScheduleChoice> schedules;  // to choose from
   int64_t memory_limit = 0;               // bytes of each worker; 0: none
   double param_scale = 2;                 // see balance::ExplainOptions
-  double least_speed_up = 1.02;           // what gains less is left out
+  double least_speed_up = 1.02;           // advice that gains less is left out
   std::function<void()> check;            // called before each setup is tried; may throw
 };
 
-// The best of each kind of change alone, and the best of several together if that is better than
-// each alone, by gain. `step` is the measured step of `setup`: a prediction is the step that the
-// model gives, times what the model was wrong by for the setup as it is.
+// The best change of each kind alone, and the best of several changes together if that is better
+// than each alone, sorted by gain. `step` is the measured step of `setup`. A prediction is the step
+// that the model gives, corrected by the factor between the measured and the modeled step of
+// `setup`.
 //
-// A schedule that throws std::invalid_argument for a number of micro-batches, or is for another
-// one, is not tried with it. Nothing that exceeds the memory limit is advised.
+// A schedule is not tried with a number of micro-batches for which it throws std::invalid_argument
+// or returns a schedule of another number. Nothing that exceeds the memory limit is advised.
 //
 // Throws std::invalid_argument as model_step() does, for `setup`.
 std::vector<Advice> find_advice(const Costs& costs, int64_t rows, const PipelineSetup& setup,

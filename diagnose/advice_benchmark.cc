@@ -1,7 +1,7 @@
 // Follows the advice of diagnoses: small networks in two partitions on this machine's CPU, one
-// thread each, set up badly (too many micro-batches, as many layers in each partition, everything
-// checkpointed, fill-drain). Each piece of advice is followed, and steps with and without it are
-// timed in turns.
+// thread each, set up badly (too many micro-batches, the same number of layers in each partition,
+// everything checkpointed, fill-drain). Each piece of advice is followed, and steps with and
+// without it are timed in turns.
 //   advice_benchmark [NETWORK [SECONDS]]
 // NETWORK is 0, 1 or 2; all of them otherwise. Prints predicted and real gains.
 #include <ATen/Context.h>
@@ -27,7 +27,7 @@ namespace {
 using testing::SmallNetwork;
 
 constexpr int64_t kPartitions = 2;
-// Micro-batches of small_networks() that make a mini-batch.
+// The number of micro-batches of small_networks() in a mini-batch.
 constexpr int64_t kMicroBatches = 8;
 constexpr size_t kTurns = 5;
 
@@ -41,7 +41,7 @@ GPipe make_pipe(const SmallNetwork& network, const PipelineSetup& setup) {
                                    .cpu_threads_per_stage(1));
 }
 
-// The median over turns of the step as it is / the step with the advice.
+// The median over turns of the present step's time divided by that of the step with the advice.
 struct Gain {
   double speed_up = 0;
   double step = 0;
@@ -59,7 +59,7 @@ Gain follow(const SmallNetwork& network, const at::Tensor& input, const Pipeline
   std::vector<double> ratios;
   std::vector<double> steps;
   for (size_t turn = 0; turn <= kTurns; ++turn) {
-    // Two of each: memory settles.
+    // Runs each twice, so that memory settles.
     step(before, bad);
     const double slow = step(before, bad);
     step(after, good);

@@ -85,7 +85,7 @@ TEST(Advice, FewerMicroBatchesWhereEachIsExpensive) {
   // (m + 1) (16 / m + 4) is least.
   EXPECT_EQ(advice[0].setup.chunks, 2);
   EXPECT_DOUBLE_EQ(advice[0].speed_up, (17.0 * 5) / (3 * 12));
-  // In measured seconds.
+  // The prediction is in measured seconds.
   EXPECT_DOUBLE_EQ(advice[0].step, 1.1 * 3 * 3 * 12);
 }
 
@@ -150,7 +150,7 @@ TEST(Advice, ALimitOfMemoryIsForAWorkerWithAllOfItsPartitions) {
   ASSERT_NE(modes, nullptr);
   EXPECT_THAT(modes->setup.checkpoints, Each(Checkpoint::kNever));
   ASSERT_EQ(modes->memory.size(), 2u);
-  // More than any partition takes, and less than the first worker's two.
+  // The limit is more than any partition takes, and less than the two of the first worker.
   advice_options.memory_limit = modes->memory[0] - 1;
   const ModeledMemory memory = model_memory(costs({1, 1, 1, 1}), 16, modes->setup, 2);
   ASSERT_GT(advice_options.memory_limit,
@@ -176,7 +176,8 @@ TEST(Advice, AnotherScheduleWhereItSparesRecomputes) {
   EXPECT_GT(schedule->speed_up, 1.2);
 }
 
-// Of costs in which the halves of a backward take as long as a forward each.
+// Options with the named schedules of a placement, made for costs in which each half of a backward
+// takes as long as a forward.
 AdviceOptions named(const Placement& placement) {
   AdviceOptions result = options();
   result.schedules = named_choices(placement, {1, 2, 4, 8, 16});
@@ -188,7 +189,7 @@ TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
   advice_options.chunks = {8};
   const PipelineSetup now = setup({1, 1, 1, 1}, 8, Checkpoint::kNever);
   // 1F1B's bubble is (p - 1) (F + B), that of ZB-H1 (p - 1) (F + I - W), that of ZB-H2 (p - 1) F:
-  // with equal halves both are as fast, and ZB-H1 holds less.
+  // with equal halves ZB-H1 and ZB-H2 are equally fast, and ZB-H1 holds less.
   Costs each = costs({1, 1, 1, 1});
   std::vector<Advice> advice = advise(each, now, advice_options);
   ASSERT_EQ(advice.size(), 1u);
@@ -210,7 +211,7 @@ TEST(Advice, SplitBackwardsWhereFillingTakesLong) {
   EXPECT_NEAR(advice[0].speed_up, (8 + 3) * 3 / (8 * 3 + 3.0), 0.02);
   EXPECT_GT(*std::max_element(advice[0].memory.begin(), advice[0].memory.end()),
             *std::max_element(advice[1].memory.begin(), advice[1].memory.end()));
-  // Where what ZB-H2 holds does not fit, it is not advised.
+  // ZB-H2 is not advised if it holds too much to fit.
   advice_options.memory_limit = *std::max_element(advice[1].memory.begin(), advice[1].memory.end());
   advice = advise(each, now, advice_options);
   ASSERT_EQ(advice.size(), 1u);
@@ -229,7 +230,7 @@ TEST(Advice, AmongThoseOfALoopAndOfAV) {
       EXPECT_NO_THROW(advice_item.setup.schedule.make(4, 4).check(placement));
     }
   }
-  // Fill-drain in a V is no match for ZB-V.
+  // Fill-drain in a V is slower than ZB-V.
   AdviceOptions advice_options = named(Placement::v_shape(2));
   advice_options.chunks = {4};
   const ScheduleChoice slow = {"fill-drain in a V", [](int64_t, int64_t micro_batches) {
@@ -243,7 +244,7 @@ TEST(Advice, AmongThoseOfALoopAndOfAV) {
 }
 
 TEST(Advice, OfSchedulesThatAreEquallyFastTheOneThatHoldsLess) {
-  // Two that hold all micro-batches; 1F1B after them.
+  // Two schedules that hold all micro-batches, and 1F1B after them.
   const ScheduleChoice other = {"other", fill_drain};
   AdviceOptions advice_options = options();
   advice_options.schedules = {kFillDrain, other, kInTurns};
@@ -263,7 +264,7 @@ TEST(Advice, SeveralTogetherAreBetterThanEachAlone) {
   EXPECT_THAT(advice[0].setup.balance, ElementsAre(2, 2));
   EXPECT_EQ(advice[0].setup.chunks, 2);
   EXPECT_THAT(advice[0].setup.checkpoints, Each(Checkpoint::kNever));
-  // As fast as 1F1B, so it stays.
+  // "gpipe" is as fast as 1F1B, so it stays.
   EXPECT_EQ(advice[0].setup.schedule.name, "gpipe");
   EXPECT_TRUE(std::is_sorted(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) {
     return a.speed_up > b.speed_up;

@@ -53,7 +53,8 @@ double fit_contention(const Costs& costs, int64_t rows, const PipelineSetup& set
   machine.contention = 1;
   const double once = model_step(costs, rows, setup, machine).busy;
   machine.contention = 2;
-  const double more = model_step(costs, rows, setup, machine).busy - once;  // linear
+  // The time grows linearly with the contention.
+  const double more = model_step(costs, rows, setup, machine).busy - once;
   return more > 0 ? std::max(1.0, 1 + (busy - once) / more) : 1.0;
 }
 

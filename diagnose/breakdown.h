@@ -15,16 +15,17 @@ namespace gpipe::diagnosis {
 // `seconds` as a multiple of 2^-40, so that sums and differences of a few such numbers are exact.
 double on_grid(double seconds);
 
-// Each cause in the order of Cause: by how much the modeled step gets longer when it is counted
-// beside the ones before. kSmallMicroBatches begins at `ideal`, and kOverhead is what is left up to
-// the measured `step`, so they sum up to step - ideal: exactly, if both are on the grid.
+// For each cause, in the order of Cause: by how much the modeled step gets longer when this cause
+// is counted in addition to the ones before. kSmallMicroBatches begins at `ideal`, and kOverhead is
+// the rest up to the measured `step`, so they sum up to step - ideal: exactly, if both are on the
+// grid.
 //
 // Throws as model_step() does.
 std::vector<Part> break_down(const Costs& costs, int64_t rows, const PipelineSetup& setup,
                              const Machine& machine, double ideal, double step);
 
-// Of a machine with `machine.cores`, how much an action takes longer beside others, so that the
-// workers of the modeled step are busy for `busy` seconds together; at least 1.
+// How many times as long an action takes beside others on a machine with `machine.cores`, chosen
+// such that the workers of the modeled step are busy for `busy` seconds together; at least 1.
 double fit_contention(const Costs& costs, int64_t rows, const PipelineSetup& setup, Machine machine,
                       double busy);
 

@@ -100,7 +100,7 @@ TEST(FitContention, FindsWhatTheWorkersWereBusyMore) {
   const double busy = model_step(costs({1, 1}), 4, two, machine).busy;
   EXPECT_NEAR(fit_contention(costs({1, 1}), 4, two, Machine(), busy), 1.3, 1e-9);
   EXPECT_EQ(fit_contention(costs({1, 1}), 4, two, Machine(), 0.9 * busy / 1.3), 1);
-  // One worker has no company.
+  // One worker has no others beside it.
   EXPECT_EQ(fit_contention(costs({1, 1}), 4, setup({2}, 4, Checkpoint::kNever), Machine(), 99), 1);
 }
 

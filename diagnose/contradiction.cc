@@ -8,7 +8,7 @@
 namespace gpipe::diagnosis {
 namespace {
 
-// A partition does one thing at a time, so its work fits into the step but for noise.
+// A partition does one thing at a time, so its work fits into the step, except for noise.
 constexpr double kMostWork = 1.25;     // of the step
 constexpr double kMostOverhead = 0.5;  // of the step
 
@@ -47,7 +47,8 @@ std::string contradiction(const Diagnosis& diagnosis) {
         ms(explained), ms(diagnosis.step), kAgain);
   }
   if (overhead > kMostOverhead * diagnosis.step) {
-    // Layers of microseconds look the same as another program that ran only during the steps.
+    // Layers that take microseconds look the same as another program that ran only during the
+    // steps.
     return absl::StrFormat(
         "The measurements contradict each other: the parts explain only %s of a step of %s. %s If "
         "that says the same, the micro-batches are too small for a pipeline: make them larger.",

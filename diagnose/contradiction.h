@@ -1,5 +1,5 @@
-// contradiction, disturbance: what in a diagnosis cannot be true of a machine that did nothing
-// else, and whether it did.
+// contradiction, disturbance: which measurements of a diagnosis cannot be true for a machine that
+// did nothing else, and whether the machine did something else.
 #ifndef DIAGNOSE_CONTRADICTION_H_
 #define DIAGNOSE_CONTRADICTION_H_
 
@@ -10,13 +10,15 @@
 
 namespace gpipe::diagnosis {
 
-// For people, and what to do about it; empty if the measurements agree. They do not where a
-// partition has much more to do than the step takes, or the overhead, either way, is more than half
-// of the step: what rests on such measurements is no advice.
+// A text for people that says which measurements contradict each other and what to do about it;
+// empty if they agree. They contradict each other if a partition has much more to do than the step
+// takes, or if the overhead, positive or negative, is more than half of the step. No advice can be
+// based on such measurements.
 std::string contradiction(const Diagnosis& diagnosis);
 
-// The same where other work had the cores meanwhile: parts that were measured one after another are
-// of different machines then, and what is advised differs from one diagnosis to the next.
+// A text for people, if other work had the cores during the measurements; otherwise empty. Parts
+// that were measured one after another then belong to different conditions, and advice differs from
+// one diagnosis to the next.
 std::string disturbance(const command::LoadShares& shares);
 
 }  // namespace gpipe::diagnosis

@@ -31,7 +31,7 @@ TEST(Contradiction, APartitionCannotHaveMoreToDoThanTheStepTakes) {
               AllOf(HasSubstr("contradict each other: partition 1 alone has 387 ms to do in a step "
                               "that takes 100 ms."),
                     HasSubstr("Something else ran on this machine"), HasSubstr("diagnose again")));
-  // Recomputes count.
+  // Recomputes count as work.
   EXPECT_THAT(contradiction(diagnosis(0.08, 0.05, 0)), HasSubstr("has 130 ms"));
 }
 

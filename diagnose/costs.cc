@@ -11,7 +11,7 @@ Profile Costs::at(int64_t rows) const {
   const auto above = std::find_if(profiles.begin(), profiles.end(),
                                   [&](const Profile& p) { return p.batch_rows >= rows; });
   const Profile& high = above == profiles.end() ? profiles.back() : *above;
-  // Below the fewest rows and above the most: between nothing at 0 rows and what is known.
+  // Below the fewest rows and above the most, the costs are in proportion to the nearest profile.
   const bool inside = above != profiles.end() && above != profiles.begin();
   if (high.batch_rows == rows || !inside) return in_proportion(high, rows);
   return between(*(above - 1), high, rows);

@@ -12,18 +12,19 @@ namespace gpipe::diagnosis {
 
 // Measured costs: a value type.
 struct Costs {
-  // Of the same layers, for different numbers of rows, the fewest first. One at least.
+  // Profiles of the same layers for different numbers of rows, the fewest first. At least one.
   std::vector<balance::Profile> profiles;
   // Seconds of the loss function for each row of a micro-batch.
   double loss_forward = 0;
   double loss_backward = 0;
-  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held:
-  // memory that is given back between steps and touched anew.
+  // Seconds for each byte that a cell keeps for its backward while all micro-batches are held. They
+  // are for memory that is given back between steps and touched anew.
   double fresh_memory = 0;
-  // Layers of which no two neighbors can be separated.
+  // Ranges of layers within which no cut is allowed.
   std::vector<balance::LayerRange> together;
 
-  // Between two profiles times and bytes are interpolated, beyond them proportional to the rows.
+  // The costs for micro-batches of `rows` rows. Between two profiles times and bytes are
+  // interpolated; beyond them they are proportional to the rows.
   balance::Profile at(int64_t rows) const;
 };
 

@@ -38,7 +38,7 @@ namespace {
 using balance::Profile;
 using diagnosis::Costs;
 
-// By default there is no need for more micro-batches than this for each partition.
+// By default no more micro-batches than this are tried for each partition.
 constexpr int64_t kMostChunksPerPartition = 8;
 
 // Layers that the profile has measured together, and those that were asked for.
@@ -61,7 +61,7 @@ void check_keep_together(const GPipe& pipe, const DiagnoseOptions& options) {
                       "keep_together has layers ", range.first, " to ", range.last,
                       "; expected first <= last, both from 0 to ", layers - 1);
   }
-  std::set<int64_t> closed;  // layers that no partition begins with
+  std::set<int64_t> closed;  // layers with which no partition may begin
   for (const balance::LayerRange& range : together(model, options)) {
     for (int64_t i = range.first + 1; i <= range.last; ++i) closed.insert(i);
   }
@@ -124,8 +124,8 @@ ScheduleGenerator schedule_now(const GPipe& pipe, const StepOptions& step) {
   };
 }
 
-// Where stages may be without a change of anything else: where the steps have them now, and, unless
-// the pipeline was given a placement, each on a worker of its own.
+// The placements that need no other change: that of the present steps, and that of the pipeline,
+// which has each stage on a worker of its own unless a placement was given.
 std::vector<Placement> placements_for(const GPipe& pipe, const Schedule& now) {
   std::vector<Placement> result;
   try {
@@ -140,7 +140,7 @@ std::vector<Placement> placements_for(const GPipe& pipe, const Schedule& now) {
   return result;
 }
 
-// Those that the pipeline takes: all that it was given, unless its stages share workers.
+// The schedules that fit the pipeline's placement: all, unless its stages share workers.
 std::vector<ScheduleChoice> fitting(const GPipe& pipe, std::vector<ScheduleChoice> schedules,
                                     int64_t micro_batches) {
   const Placement placement = pipe->placement();
@@ -159,7 +159,7 @@ std::vector<ScheduleChoice> fitting(const GPipe& pipe, std::vector<ScheduleChoic
 }
 
 struct Schedules {
-  ScheduleChoice now;                  // under the name of an equal one
+  ScheduleChoice now;                  // under the name of an equal schedule, if there is one
   std::vector<ScheduleChoice> wanted;  // to choose from
 };
 
@@ -181,14 +181,14 @@ Schedules schedules_of(const GPipe& pipe, const DiagnoseOptions& options, int64_
   for (const ScheduleChoice& known : result.wanted) {
     try {
       if (known.make(partitions, micro_batches) != now) continue;
-    } catch (const std::invalid_argument&) {  // not for this number
+    } catch (const std::invalid_argument&) {  // a schedule that does not support this number
       continue;
     }
     result.now.name = known.name;
     break;
   }
   if (options.schedules().empty()) {
-    // It adds gradients up in another order than all others, and is as fast as fill-drain.
+    // "gpipe" adds gradients up in another order than all others, and is as fast as fill-drain.
     const auto is_gpipe = [](const ScheduleChoice& known) { return known.name == "gpipe"; };
     result.wanted.erase(std::remove_if(result.wanted.begin(), result.wanted.end(), is_gpipe),
                         result.wanted.end());
@@ -210,7 +210,7 @@ std::vector<int64_t> chunks_of(const GPipe& pipe, int64_t rows, const DiagnoseOp
   return {result.begin(), result.end()};
 }
 
-// Whether skips go straight to their stage; so it is if none passes a stage.
+// Whether skips go straight to their stage; true if none passes a stage.
 bool has_direct_skips(const GPipe& pipe, const Profile& profile) {
   const Routes routes = pipe->routes();
   for (int64_t stage = 0; stage < routes.stages(); ++stage) {
@@ -280,7 +280,7 @@ class Measurements {
     return {one_stage_pipe(chunks), inputs_, moved(targets_, device_), loss_fn_, step};
   }
 
-  // Of micro-batches in one stage.
+  // The times of the loss function for micro-batches in one stage.
   diagnosis::LossTimes loss(int64_t chunks) const {
     GPipe single = one_stage_pipe(chunks);
     const Tensors targets = moved(targets_, device_);
@@ -324,18 +324,19 @@ class Measurements {
   int64_t rows_;
 };
 
-// What was measured.
+// The results of the measurements.
 struct Measured {
   diagnosis::StepTimes steps;
   double single = 0;                  // seconds of the same micro-batches in one stage
   std::map<int64_t, double> by_rows;  // the same for other numbers of rows
-  // As `single`, with all micro-batches held at once; 0: not measured.
+  // The same as `single`, with all micro-batches held at once; 0: not measured.
   double held = 0;
   diagnosis::Link link;
   Costs costs;
 };
 
-// Makes the profile's sum what one stage takes for a mini-batch of such micro-batches.
+// Scales the profile's times so that their sum is the time that one stage takes for a mini-batch of
+// such micro-batches, without the loss.
 void fit_profile(Profile& profile, const Costs& costs, int64_t rows, double measured) {
   const double loss = (costs.loss_forward + costs.loss_backward) * static_cast<double>(rows);
   const double sum = diagnosis::work_of(profile) * static_cast<double>(rows) /
@@ -388,15 +389,15 @@ Measured measure(GPipe pipe, const Tensors& inputs, const Tensors& targets, cons
       timer.run(/*counts=*/false);
     } catch (const c10::OutOfMemoryError&) {
       if (each <= sizes.rows) throw;
-      break;  // nor do more rows fit
+      break;  // more rows do not fit either
     } catch (const std::exception&) {
-      // A model may refuse other sizes, as batch norms do a single row: then they are no choice.
+      // A model may refuse other sizes, as batch norms refuse a single row: they are left out.
       if (each == sizes.rows) throw;
       continue;
     }
     stages.emplace(each, std::move(timer));
   }
-  // Memory for the host is given back and taken anew; on accelerators it is kept.
+  // On the host memory is given back and taken anew, which costs time; on accelerators it is kept.
   std::optional<diagnosis::StepTimer> held;
   if (devices.front().is_cpu() && sizes.micro_batches > 1 && stages.count(rows) > 0) {
     held = measurements.one_stage(pipe->chunks(), Schedule::gpipe);
@@ -463,7 +464,7 @@ Diagnosis diagnose(GPipe pipe, const Tensors& inputs, const Tensors& targets, co
   wanted.check = options.check();
   const command::OtherLoad load;
   const Measured measured = measure(pipe, inputs, targets, loss_fn, wanted.chunks, options);
-  // The load of this machine says nothing about cores that are not its own.
+  // The load of this machine says nothing about a number of cores that the caller gives.
   const std::optional<command::LoadShares> shares =
       on_cpu && options.cpu_cores() == 0 ? load.shares() : std::nullopt;
   const Costs& costs = measured.costs;

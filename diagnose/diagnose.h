@@ -1,8 +1,9 @@
 // diagnose: why training is slow in a pipeline, and what to change.
 //
-// It runs the pipeline for some steps, the plain model, and the layers one by one; it says where
-// the time goes, and predicts what other options would gain. docs/guide/19-why-is-it-slow.md shows
-// how to read it, docs/design/diagnose.md how it is found and how good the predictions are.
+// diagnose() runs the pipeline for some steps, the plain model, and the layers one by one. It says
+// where the time goes, and predicts what other options would gain. docs/guide/19-why-is-it-slow.md
+// shows how to read a diagnosis; docs/design/diagnose.md explains how it is made, and how good the
+// predictions are.
 #ifndef DIAGNOSE_DIAGNOSE_H_
 #define DIAGNOSE_DIAGNOSE_H_
 
@@ -25,51 +26,51 @@ struct DiagnoseOptions {
   // Default: StepOptions().
   TORCH_ARG(StepOptions, step) = {};
 
-  // Seconds of each measurement (about ten): above 0, finite. What is measured runs in turns, three
-  // times at least. Default: 1.
+  // Seconds of each measurement (there are about ten): above 0, finite. Measurements run in turns,
+  // each at least three times. Default: 1.
   TORCH_ARG(double, seconds) = 1.0;
 
-  // Numbers of micro-batches to choose from, each at least 1; those with which a layer throws, as
-  // batch norms do for a single row, are left out. Default: 1, 2, 4, ..., up to 8 for each
+  // Numbers of micro-batches to choose from, each at least 1. A number with which a layer throws,
+  // as batch norms do for a single row, is left out. Default: 1, 2, 4, ..., up to 8 for each
   // partition, and at most the rows of the mini-batch.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
 
-  // Schedules to choose from. Default: those with a name (gpipe/schedule/named_schedule.h) that the
-  // pipeline takes as it is: with a stage on each worker, or as its placement has them. Not
-  // Schedule::gpipe, which gives other bits and is as fast as "fill-drain"; nor those that search,
-  // where making them would take more than about a second.
+  // Schedules to choose from. Default: the named schedules (gpipe/schedule/named_schedule.h) that
+  // the pipeline takes as it is: with a stage on each worker, or as its placement has them. Left
+  // out are Schedule::gpipe, which gives other bits and is as fast as "fill-drain", and schedules
+  // that need a search of more than about a second.
   TORCH_ARG(std::vector<ScheduleChoice>, schedules) = {};
 
-  // Layers of which no two neighbors may be separated; they leave a piece for each partition at
-  // least. Default: none.
+  // Ranges of layers within which no cut is allowed. They must leave at least one piece for each
+  // partition. Default: none.
   TORCH_ARG(std::vector<balance::LayerRange>, keep_together) = {};
 
-  // Bytes of each worker, for all of its partitions together: nothing that is predicted to take
-  // more is advised. Default: 0, no limit.
+  // The most bytes of each worker, for all of its partitions together: nothing that is predicted to
+  // take more is advised. Default: 0, no limit.
   TORCH_ARG(int64_t, memory_limit) = 0;
 
-  // What a parameter takes, in units of its own bytes: see balance::ParamScale. From 0 to 10^6.
+  // The memory for a parameter, in units of its own bytes: see balance::ParamScale. From 0 to 10^6.
   // Default: 2, the parameter and its gradient.
   TORCH_ARG(double, param_scale) = 2.0;
 
-  // The CPU's cores, for partitions there. With a number of your own, what else this machine does
-  // is not looked at. Default: 0, those that this process may use.
+  // The CPU's cores, for partitions there. If a number is given, other load on this machine is not
+  // checked. Default: 0, the cores that this process may use.
   TORCH_ARG(int64_t, cpu_cores) = 0;
 
-  // Whether the plain model runs the whole mini-batch at once on the first device, which needs the
-  // memory for it. If not, or where it runs out of memory there, a step is compared with the
-  // same micro-batches one after another, and fewer micro-batches are not advised.
+  // Whether the plain model runs the whole mini-batch at once on the first device, which needs
+  // enough memory. If not, or if it runs out of memory, a step is compared with the same
+  // micro-batches one after another, and fewer micro-batches are not advised.
   // Default: true.
   TORCH_ARG(bool, run_plain_model) = true;
 
-  // Called before each part of the measurements with what it is ("steps", "layers, 4 rows"), how
-  // many have been done, and of how many. What it throws ends the diagnosis.
+  // Called before each part of the measurements with its name ("steps", "layers, 4 rows"), the
+  // number of parts that are done, and the number of all parts. If it throws, the diagnosis ends.
   // Default: none.
   using Progress = std::function<void(const std::string& what, int64_t done, int64_t all)>;
   TORCH_ARG(Progress, progress) = nullptr;
 
-  // Called between steps, between passes over the layers, and between the setups that are tried: so
-  // often that what it throws, after Ctrl-C say, ends the diagnosis soon.
+  // Called between steps, between passes over the layers, and between the setups that are tried. If
+  // it throws, after Ctrl-C say, the diagnosis ends; it is called so often that this happens soon.
   // Default: none.
   using Check = std::function<void()>;
   TORCH_ARG(Check, check) = nullptr;
@@ -78,24 +79,24 @@ struct DiagnoseOptions {
 // Diagnoses steps of `pipe`, as its step() would run them, in training mode.
 //
 // Afterwards pipeline and model are exactly as before, also if something throws: parameters,
-// gradients, buffers, modes, generators of random numbers; gradients are taken off meanwhile. (Not
+// gradients, buffers, modes, generators of random numbers. Gradients are taken off meanwhile. (Not
 // undone: what a layer registers or keeps in members of its own, and gradients of tensors that no
 // layer has registered, of a loss function with parameters, say.) Inputs and targets get no
-// gradients. That takes memory for a copy of parameters and buffers; and where partitions have
+// gradients. This takes memory for a copy of parameters and buffers; and where partitions have
 // several devices, the whole model is on the first of them meanwhile.
 //
-// Requirements: nobody else uses the model, or draws random numbers, meanwhile. Nothing else
-// computes on the machine, or the times mean little; where other work had its cores, or the times
+// Requirements: no other thread uses the model, or draws random numbers, meanwhile. Nothing else
+// computes on the machine, or the times mean little: if other work had the cores, or the times
 // contradict each other, Diagnosis::warning says so, and there is no advice.
 //
 // The parts and predictions are those of a pipeline with copy streams, whatever
-// Ablation::copy_streams of `pipe` is: what a pipeline without them takes longer is in its
-// overhead. So is what skips from stage to stage cost (direct_skips(false)) if the present cut has
-// none that passes a stage.
+// Ablation::copy_streams of `pipe` is: the additional time of a pipeline without them is in its
+// overhead. So is the cost of skips that go from stage to stage (direct_skips = false), if no skip
+// of the present cut passes a stage.
 //
-// Throws c10::ValueError for options out of range, a pipeline without layers or on the meta device,
-// and what step() refuses: no rows, a schedule that does not fit, a loss that needs no gradient;
-// what balance::profile() refuses; and what a layer throws.
+// Throws c10::ValueError for options out of range, for a pipeline without layers or on the meta
+// device, and for everything that step() refuses (no rows, a schedule that does not fit, a loss
+// that needs no gradient) or balance::profile() refuses. Exceptions of layers are passed on.
 //
 // Example:
 //   gpipe::Diagnosis diagnosis = gpipe::diagnose(pipe, {input}, {target}, loss_fn);

@@ -1,4 +1,4 @@
-// What a diagnosis finds in pipelines whose costs are known, and that it leaves no trace.
+// Tests what a diagnosis finds in pipelines whose costs are known, and that it leaves no trace.
 #include "diagnose/diagnose.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -49,8 +49,8 @@ using testing::TiedProduct;
 
 constexpr double kMs = 1e-3;
 
-// Sleeps in its forward, and in its backward, for `each` seconds and `row` for each row. Sleeping
-// needs no core, so the tests hold beside others.
+// A layer that sleeps in its forward, and in its backward, for `each` seconds plus `row` seconds
+// for each row. Sleeping needs no core, so the tests are reliable beside others.
 auto sleeper(double row, double each = 0) {
   return layer<Tensor, Tensor>([=](const Tensor& x) {
     const std::chrono::duration<double> time(each + row * static_cast<double>(x.size(0)));
@@ -74,8 +74,8 @@ Diagnosis diagnose_sleepers(const std::shared_ptr<nn::Module>& first,
                   DiagnoseOptions().seconds(1e-3).cpu_cores(64).chunks(choices));
 }
 
-// The work of the partition that has least, as measured beside whatever else the machine does:
-// parts are compared with it, not with what the sleeps alone would take.
+// The work of the partition that has least, as it was measured beside all that the machine does.
+// Parts are compared with it, and not with the time of the sleeps alone.
 double least_work(const Diagnosis& diagnosis) {
   return std::min(diagnosis.partitions.at(0).work, diagnosis.partitions.at(1).work);
 }
@@ -110,7 +110,7 @@ TEST(Diagnose, FindsTheSlowStage) {
   expect_exact_sum(d);
 }
 
-// A mask of one row, which all micro-batches have whole.
+// The model has a mask of one row, which all micro-batches get whole.
 TEST(Diagnose, CutsNoSharedInputs) {
   nn::Sequential model(layer<Tensors, Tensors>([](const Tensors& values) {
                          return Tensors{values.at(0) * values.at(1), values.at(1)};
@@ -130,7 +130,7 @@ TEST(Diagnose, CutsNoSharedInputs) {
 }
 
 TEST(Diagnose, FindsFillAndDrain) {
-  // Sleeps so long that waking up late matters little.
+  // The layers sleep so long that waking up late matters little.
   const Diagnosis d =
       diagnose_sleepers(sleeper(15 * kMs), sleeper(15 * kMs), 2, Checkpoint::kNever, {8});
   // Half as much again as the work of each.
@@ -161,7 +161,7 @@ TEST(Diagnose, FindsRecomputes) {
 TEST(Diagnose, FindsSmallMicroBatches) {
   const Diagnosis d =
       diagnose_sleepers(sleeper(0, 5 * kMs), sleeper(0, 5 * kMs), 8, Checkpoint::kNever);
-  // 80 ms in each instead of 10.
+  // Small micro-batches make it 80 ms in each partition instead of 10.
   EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 35 * kMs);
   EXPECT_GT(d.seconds(Cause::kSmallMicroBatches), 0.5 * (d.step - d.ideal));
   expect_exact_sum(d);
@@ -198,7 +198,7 @@ TEST(Diagnose, APlacedPipelineIsToldWhatItRuns) {
   }
 }
 
-// Layers whose halves of a backward take as long as their forward.
+// A layer whose two halves of the backward each take as long as its forward.
 struct SleepingImpl : nn::Module {
   explicit SleepingImpl(double row) : row(row) {
     weight = register_parameter("weight", at::ones({2}));
@@ -207,7 +207,7 @@ struct SleepingImpl : nn::Module {
     const std::chrono::duration<double> time(row * static_cast<double>(x.size(0)));
     std::this_thread::sleep_for(time);
     const auto sleep = [time](const Tensor&) { std::this_thread::sleep_for(time); };
-    // In the half of the weights, and in that of the inputs.
+    // Sleeps in the half of the weights, and in that of the inputs.
     Tensor scale = weight * 1;
     scale.register_hook(sleep);
     Tensor in = x * 1;
@@ -230,7 +230,7 @@ TEST(Diagnose, AdvisesSplitBackwardsWhereStagesWait) {
   EXPECT_THAT(schedule->setup.schedule.name, ::testing::StartsWith("zb-h"));
   EXPECT_GT(schedule->speed_up, 1.1);
   EXPECT_EQ(d.setup.schedule.name, "1f1b");
-  // Followed.
+  // The advice is followed.
   const auto step = [&](const ScheduleGenerator& make) {
     GPipe(pipe)->step({at::rand({4, 2})}, {}, sum, StepOptions().schedule(make));
     const auto begin = std::chrono::steady_clock::now();
@@ -261,8 +261,8 @@ TEST(Diagnose, InAVThoseOfAV) {
 }
 
 TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
-  // The second layer is slow wherever the first one ran in the same thread before: in one stage,
-  // not in the pipeline. Another program that comes and goes looks like that.
+  // The second layer is slow if the first one ran in the same thread before: in one stage, but not
+  // in the pipeline. Another program that comes and goes has the same effect.
   auto first_thread = std::make_shared<std::atomic<std::thread::id>>();
   nn::Sequential model(nn::Linear(2, 2), layer<Tensor, Tensor>([=](const Tensor& x) {
                          *first_thread = std::this_thread::get_id();
@@ -283,7 +283,7 @@ TEST(Diagnose, MeasurementsThatContradictGiveNoAdvice) {
   expect_exact_sum(d);
 }
 
-// A child that computes on the one core that the test has then.
+// A child process computes on the only core that the test may use meanwhile.
 TEST(Diagnose, ABusyMachineGivesNoAdvice) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -353,14 +353,14 @@ TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
   EXPECT_EQ(named(StepOptions().schedule(schedule_by_name("zb-h2"))), "zb-h2");
   // Both stages on one worker.
   EXPECT_EQ(named(StepOptions().schedule(sequential)), "sequential");
-  // The same, but for the last two micro-batches, which go side by side.
+  // The same, except for the last two micro-batches, which go side by side.
   EXPECT_EQ(named(StepOptions().schedule(Schedule::from_text(
                 "stages 2\nmicro_batches 4\nworker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 "
                 "F0.3 F1.2 F1.3 B1.2 B1.3 B0.2 B0.3\n"))),
             "as given");
 }
 
-// What must be as before.
+// The state that must be as before.
 struct State {
   explicit State(const GPipe& pipe) : draws(at::detail::getDefaultCPUGenerator().get_state()) {
     for (const Tensor& parameter : pipe->parameters()) {
@@ -463,7 +463,7 @@ TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
                    GPipeOptions({1, 1}).devices(cpus(2)).chunks(2).deferred_batch_norm(true));
   const Tensor input = at::rand({4, 2});
   const State before(pipe);
-  // Four micro-batches of one row, which a batch norm refuses, are no choice.
+  // Four micro-batches of one row, which a batch norm refuses, are left out.
   const Diagnosis diagnosis = diagnose(pipe, {input}, {}, sum, DiagnoseOptions().seconds(1e-4));
   for (const Advice& advice : diagnosis.advice) EXPECT_LT(advice.setup.chunks, 4);
   expect_same(State(pipe), before);
@@ -510,7 +510,7 @@ TEST(DiagnoseRefuses, WhatCannotBeDiagnosed) {
               refuses("'none'"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().memory_limit(-1)), refuses("memory_limit"));
   EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(-1)), refuses("param_scale"));
-  // Bytes that overflow would fit every limit.
+  // With these scales the bytes would overflow, and fit every limit.
   for (const double scale : {1e300, 1e18, 1.1e6, std::nan("")}) {
     EXPECT_THAT(run({input}, sum, DiagnoseOptions().param_scale(scale)), refuses("param_scale"));
   }

@@ -25,13 +25,13 @@ enum class Cause : uint8_t {
 // "small micro-batches"
 const char* to_text(Cause cause);
 
-// Seconds of a step that a cause takes; negative where it saves time.
+// The seconds of a step that a cause takes; negative if it saves time.
 struct Part {
   Cause cause{};
   double seconds = 0;
 };
 
-// Of a whole step, in seconds and bytes.
+// A partition's part in a whole step, in seconds and bytes.
 struct PartitionDiagnosis {
   balance::LayerRange layers{};
   double work = 0;       // forwards and backwards
@@ -46,36 +46,36 @@ const char* to_text(Change change);  // "chunks", "several"
 
 struct Advice {
   Change change{};
-  PipelineSetup setup;          // the whole of it, the rest as it is now
+  PipelineSetup setup;          // the complete new setup; what does not change is as it is now
   double step = 0;              // predicted seconds
-  double speed_up = 1;          // the step as it is / the predicted one
+  double speed_up = 1;          // the present step / the predicted one
   std::vector<int64_t> memory;  // bytes, predicted, by worker
 };
 
-// A value.
+// A plain value.
 struct Diagnosis {
   std::string device;   // a name for people
   int64_t rows = 0;     // of the mini-batch
   int64_t workers = 0;  // of the schedule: the ideal is that many times as fast as one device
   int64_t micro_batches = 0;
-  PipelineSetup setup;  // as it is
+  PipelineSetup setup;  // the present one
 
   double step = 0;   // measured: the median
   double plain = 0;  // measured: the plain model, the whole batch at once, on one device
-  // False where `plain` is the time of the same micro-batches one after another instead (see
-  // DiagnoseOptions::run_plain_model). Small micro-batches are not told then.
+  // False if `plain` is the time of the same micro-batches one after another instead (see
+  // DiagnoseOptions::run_plain_model). The effect of small micro-batches is then not known.
   bool whole_batch = true;
   double ideal = 0;         // plain / workers
   std::vector<Part> parts;  // of each cause; they sum up to step - ideal exactly
 
   int64_t cores = 0;      // how many partitions can compute at once
   double contention = 1;  // how many times as long an action takes beside others
-  int64_t binding = 0;    // the partition with the most to do, recomputes counted in
+  int64_t binding = 0;    // the partition with the most to do, recomputes included
   std::vector<PartitionDiagnosis> partitions;
   std::vector<int64_t> memory;  // bytes, predicted, by worker: of its partitions together
 
-  // That the machine was busy, or why the measurements cannot all be true, and what to do; else
-  // empty. With a warning there is no advice, and the parts mean nothing.
+  // Says that the machine was busy, or why the measurements cannot all be true, and what to do;
+  // otherwise empty. With a warning there is no advice, and the parts mean nothing.
   std::string warning;
 
   int64_t memory_limit = 0;    // bytes of each worker; 0: none was given

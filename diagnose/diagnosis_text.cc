@@ -22,9 +22,9 @@ namespace {
 using text::counted;
 
 constexpr size_t kColumns = 80;
-constexpr double kBar = 30;  // columns of a part that is all of the loss
+constexpr double kBar = 30;  // columns of the bar of a part that is all of the lost time
 
-// At least three significant digits, no exponent.
+// The value with at least three significant digits and no exponent.
 std::string digits(double value) { return std::abs(value) < 0.0005 ? "0" : text::digits(value); }
 std::string ms(double seconds) { return digits(seconds * 1e3); }
 std::string number_in(int64_t bytes, const text::MemoryUnit& unit) {
@@ -60,7 +60,7 @@ std::string describe(const PipelineSetup& setup) {
                          setup.chunks, modes(setup.checkpoints), text::shown(setup.schedule.name));
 }
 
-// What `other` has that `now` has not.
+// The settings of `other` that differ from those of `now`.
 std::string changes(const PipelineSetup& now, const PipelineSetup& other) {
   std::vector<std::string> result;
   if (other.chunks != now.chunks) {
@@ -89,7 +89,7 @@ size_t most_work(const Diagnosis& d) {
   return static_cast<size_t>(most - d.partitions.begin());
 }
 
-// "what is lost to it, in words for who has never read the design"
+// What time is lost to this cause, for readers who do not know the design.
 std::string explained(const Diagnosis& d, Cause cause) {
   switch (cause) {
     case Cause::kSmallMicroBatches:
@@ -116,7 +116,7 @@ std::string parts_text(const Diagnosis& d) {
   std::string text;
   for (const Part& part : d.parts) {
     text += absl::StrFormat("  %-21s%9s ms", to_text(part.cause), ms(part.seconds));
-    if (lost > 0) {  // else there is nothing to have a share of
+    if (lost > 0) {  // otherwise there are no shares
       const double share = part.seconds / lost;
       const auto columns = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kBar + 0.5);
       text += absl::StrFormat("%6.0f%%", share * 100);
@@ -148,7 +148,7 @@ std::string lost_text(const Diagnosis& d) {
   return absl::StrFormat(". Nothing is lost: the step is %s ms shorter than that.", ms(-lost));
 }
 
-// Whether a worker has several partitions, and memory is told of all of them together.
+// Whether a worker has several partitions, so that memory is given for all of them together.
 bool shares_workers(const Diagnosis& d) {
   return d.workers < static_cast<int64_t>(d.partitions.size());
 }

@@ -8,12 +8,12 @@
 
 namespace gpipe {
 
-// What the step lost and to what, the partitions, and what to change, in at most 80 columns (lists
-// of many partitions are wrapped). A warning is said first, and then no more than the figures.
-// Times are in ms, sizes in MiB. Ends with a newline.
+// A text for people: how much time the step lost and to which causes, the partitions, and what to
+// change, in at most 80 columns (lists of many partitions are wrapped). A warning comes first, and
+// is followed by the figures only. Times are in ms, sizes in MiB. Ends with a newline.
 std::string to_text(const Diagnosis& diagnosis);
 
-// The same, in seconds and bytes, under the names of the fields. Ends with a newline.
+// The diagnosis as JSON, in seconds and bytes, under the names of the fields. Ends with a newline.
 std::string to_json(const Diagnosis& diagnosis);
 
 }  // namespace gpipe

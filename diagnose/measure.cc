@@ -54,7 +54,7 @@ class BusyTime {
   std::atomic<int64_t> nanoseconds_;
 };
 
-// A tensor of the same values whose gradient nobody sees.
+// Tensors of the same values whose gradients do not reach the caller's.
 Tensors own(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) {
@@ -134,7 +134,7 @@ LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const Los
     synchronize(devices);
     backwards.push_back(since(middle));
   }
-  // The first is slower.
+  // The first run is slower, and left out.
   forwards.erase(forwards.begin());
   backwards.erase(backwards.begin());
   return {median(std::move(forwards)), median(std::move(backwards))};

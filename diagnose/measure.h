@@ -13,24 +13,25 @@
 
 namespace gpipe::diagnosis {
 
-// Seconds; medians over the steps.
+// Times in seconds: medians over the steps.
 struct StepTimes {
   double step = 0;
-  // That all workers together spent in actions. On accelerators only the host's share.
+  // The time that all workers together spent in actions. On accelerators only the host's share.
   double busy = 0;
 };
 
 // Steps of a pipeline, timed when they are asked for.
 class StepTimer {
  public:
-  // An observer in `options` is replaced. The tensors get no gradients, the model's do.
+  // An observer in `options` is replaced. The given tensors get no gradients; the model's
+  // parameters do.
   StepTimer(GPipe pipe, const Tensors& inputs, const Tensors& targets, LossFn loss_fn,
             StepOptions options);
 
-  // Runs a step. Whether it counts: a first one is slower.
+  // Runs a step. `counts`: whether it is part of the result; a first step is slower.
   void run(bool counts);
 
-  // Requirements: a step has counted.
+  // Requirements: at least one step has counted.
   StepTimes times() const;
 
  private:
@@ -43,9 +44,9 @@ class StepTimer {
   std::vector<double> busy_;
 };
 
-// Runs all of them in turns, so that what else the machine does meets all alike: three steps at a
-// time, the last two of which count, until each could have had `seconds`, and for three turns at
-// least. `check` is called before each step; what it throws ends them.
+// Runs all timers in turns, so that other work on the machine affects all alike: three steps at a
+// time, the last two of which count, until each could have had `seconds`, and for at least three
+// turns. `check` is called before each step; an exception from it ends the measurement.
 void run_in_turns(const std::vector<StepTimer*>& timers, double seconds,
                   const std::function<void()>& check = nullptr);
 
@@ -54,7 +55,7 @@ struct LossTimes {
   double backward = 0;
 };
 
-// Of the loss function alone, for these outputs of a model.
+// The times of the loss function alone, for these outputs of a model.
 LossTimes measure_loss(const Tensors& outputs, const Tensors& targets, const LossFn& loss_fn);
 
 struct Link {
@@ -62,12 +63,12 @@ struct Link {
   double latency = 0;    // seconds
 };
 
-// Between the first two devices that differ; all 0 if all are the same.
+// The link between the first device and the first other one; all 0 if all are the same.
 Link measure_link(const std::vector<c10::Device>& devices);
 
-// How many partitions on these devices can compute at once, if each on the CPU has so many threads:
-// one on each accelerator, and on the CPU as many as `cpu_cores` have room for (0: those of this
-// machine that the process may use). At least 1, at most all.
+// How many partitions on these devices can compute at once, if each partition on the CPU has
+// `cpu_threads` threads: one on each accelerator, and on the CPU as many as `cpu_cores` have room
+// for (0: the cores of this machine that the process may use). At least 1, at most all.
 int64_t partitions_at_once(const std::vector<c10::Device>& devices, int64_t cpu_threads,
                            int64_t cpu_cores);
 

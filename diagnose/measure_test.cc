@@ -36,7 +36,7 @@ TEST(StepTimer, ActionsOfAllWorkersAddUp) {
   StepTimer timer(pipe, {input}, {}, sum, StepOptions());
   timer.run(/*counts=*/true);
   const StepTimes times = timer.times();
-  // Four and three recomputed in the first stage, four in the second.
+  // Four forwards and three recomputes in the first stage, four forwards in the second.
   EXPECT_GE(times.busy, 4 * 2 * 0.01);
   EXPECT_GE(times.step, 5 * 0.01);
   EXPECT_LT(times.step, times.busy);

@@ -47,10 +47,10 @@ TEST(NamedChoices, WhereTheirSearchTakesLongTheyAreLeftOut) {
   EXPECT_THAT(names(Placement::one_each(4), {1, 2, 4, 8, 16, 32}), Contains("zb-h2"));
   EXPECT_THAT(names(Placement::one_each(8), {1, 2, 4, 8, 16, 32, 64}),
               ElementsAre("1f1b", "gpipe", "fill-drain", "zb-h1"));
-  // For a single number of micro-batches there is time.
+  // For a single number of micro-batches there is enough time to search.
   EXPECT_THAT(names(Placement::one_each(8), {32}), Contains("zb-h2"));
   EXPECT_THAT(names(Placement::one_each(64), {32}), Not(Contains("zb-h2")));
-  // It searches with fewer than two micro-batches for each worker only.
+  // dualpipe-v searches only with fewer than two micro-batches for each worker.
   EXPECT_THAT(names(Placement::v_shape(16), {32, 64}), ElementsAre("dualpipe-v"));
   EXPECT_THAT(names(Placement::v_shape(16), {31, 64}), IsEmpty());
 }

@@ -1,4 +1,4 @@
-// model_step: how long a step of a setup takes, with or without what makes it longer.
+// model_step: how long a step of a setup takes, with or without the effects that make it longer.
 #ifndef DIAGNOSE_STEP_MODEL_H_
 #define DIAGNOSE_STEP_MODEL_H_
 
@@ -12,10 +12,10 @@
 
 namespace gpipe::diagnosis {
 
-// What runs the pipeline. Its memory touched anew is that of Costs.
+// The machine. Its fresh_memory is ignored; Costs::fresh_memory counts.
 using balance::Machine;
 
-// What is counted beside the layers' work and the schedule's order.
+// The effects that are counted in addition to the layers' work and the schedule's order.
 struct Effects {
   bool recompute = true;
   bool transfers = true;
@@ -31,13 +31,13 @@ struct ModeledPartition {
 struct ModeledStep {
   double step = 0;     // seconds
   double busy = 0;     // seconds that all workers together spend in actions
-  double busiest = 0;  // seconds of work, without recompute, of the worker that has most
+  double busiest = 0;  // seconds of work, without recompute, of the worker that has the most
   double work = 0;     // of all workers
   std::vector<ModeledPartition> partitions;
 };
 
-// A step of a mini-batch of `rows` rows, by balance::StepModel. Unlike balance::explain() it knows
-// costs by rows, the loss, and memory that is touched anew.
+// Models a step of a mini-batch of `rows` rows, with balance::StepModel. Unlike balance::explain()
+// it takes into account costs by rows, the loss, and memory that is touched anew.
 //
 // Throws std::invalid_argument for a schedule that does not fit or cannot run.
 ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& setup,
@@ -45,8 +45,8 @@ ModeledStep model_step(const Costs& costs, int64_t rows, const PipelineSetup& se
 
 // The most bytes that are held at a time, as balance::explain() counts them.
 struct ModeledMemory {
-  std::vector<int64_t> partitions;  // by each alone
-  std::vector<int64_t> workers;     // by all partitions of each together
+  std::vector<int64_t> partitions;  // of each partition alone
+  std::vector<int64_t> workers;     // of all partitions of each worker together
 };
 
 ModeledMemory model_memory(const Costs& costs, int64_t rows, const PipelineSetup& setup,

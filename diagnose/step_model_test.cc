@@ -93,7 +93,7 @@ TEST(ModelStep, CoresAndContention) {
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 2 * 4 * 3);
   machine.cores = 2;
   machine.contention = 1.5;
-  // Of 15 seconds both are busy from 1 to 4, and from 7 to 13.
+  // In 15 seconds both workers are busy from 1 to 4, and from 7 to 13.
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine).step, 6 + 9 * 1.5);
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 4, two, machine, {true, true, false}).step, 15);
 }
@@ -103,14 +103,14 @@ TEST(ModelStep, TransfersTakeLatencyAndBytesOverBandwidth) {
   Machine machine;
   machine.latency = 0.25;
   machine.bandwidth = 50;
-  // 100 bytes there and back.
+  // 100 bytes go there and back.
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine).step, 6 + 2 * (0.25 + 2));
   EXPECT_DOUBLE_EQ(model_step(costs({1, 1}), 1, two, machine, {true, false, true}).step, 6);
 }
 
 TEST(ModelStep, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   Costs fresh = costs({1, 1});
-  fresh.fresh_memory = 0.1;  // a second for what a cell keeps
+  fresh.fresh_memory = 0.1;  // a second for the memory that a cell keeps
   const auto busy = [&](Checkpoint mode, const ScheduleChoice& schedule) {
     return model_step(fresh, 4, setup({1, 1}, 4, mode, schedule), Machine()).busy;
   };
@@ -141,7 +141,7 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
   hops.direct_skips = false;
   // Each of three hops takes 10 s, during which nothing else can be done.
   EXPECT_DOUBLE_EQ(model_step(skips, 1, hops, machine).step, (4 + 3 * 10) + (8 + 3 * 10));
-  // The second and the third stage have it among their inputs (200 and 1000 beside the
+  // The second and the third stage have the skip among their inputs (200 and 1000 beside the
   // activation's 100).
   const std::vector<int64_t> held = model_memory(skips, 1, hops, 2).partitions;
   hops.direct_skips = true;
@@ -149,13 +149,13 @@ TEST(ModelStep, WithoutDirectSkipsTheyGoFromStageToStage) {
   EXPECT_THAT((std::vector<int64_t>{held[0] - direct[0], held[1] - direct[1], held[2] - direct[2],
                                     held[3] - direct[3]}),
               ElementsAre(0, 1000, 1000, 0));
-  // One partition: the skips stay inside.
+  // With one partition the skips stay inside.
   PipelineSetup one_partition = setup({4}, 1, Checkpoint::kNever);
   one_partition.direct_skips = false;
   EXPECT_DOUBLE_EQ(model_step(skips, 1, one_partition, machine).step, 12);
 }
 
-// What was predicted before the model of a step became one for all who predict.
+// Predictions from before all predictions used the same model of a step.
 TEST(ModelStep, PredictionsAreTheSameToTheLastBit) {
   Costs irregular;
   balance::Profile profile = testing::irregular_profile(/*halves=*/false);

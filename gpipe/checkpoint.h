@@ -9,9 +9,9 @@ namespace gpipe {
 
 enum class Checkpoint : uint8_t {
   kAlways,      // every micro-batch is checkpointed
-  kExceptLast,  // all but those whose backward is their worker's next action after their forward:
-                // the last one under Schedule::gpipe and in forward(), all of the last stage under
-                // 1F1B (the default)
+  kExceptLast,  // all except those whose backward is their worker's next action after their
+                // forward: the last micro-batch under Schedule::gpipe and in forward(), all
+                // micro-batches of the last stage under 1F1B (the default)
   kNever,       // none: fastest, most memory
 };
 
@@ -22,8 +22,8 @@ const char* to_text(Checkpoint mode);
 // dropped, and the layer called again with the same input. False everywhere else.
 bool is_checkpointing();
 
-// True on a thread that runs such a forward again, just before its backward. A layer with side
-// effects (a counter, running statistics) should skip them here.
+// True on a thread that runs a checkpointed forward again, just before its backward. A layer with
+// side effects (a counter, running statistics) should skip them here.
 bool is_recomputing();
 
 namespace internal {

@@ -7,7 +7,7 @@
 
 namespace gpipe::internal {
 
-// This thread's. Unlike the functions for layers it leaves no trace in phase_questions().
+// This thread's phase. Unlike the functions for layers, it leaves no trace in phase_questions().
 CheckpointPhase checkpoint_phase();
 
 // What this thread's layers have asked. A layer that asks knows that it is run twice.

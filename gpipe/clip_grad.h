@@ -1,4 +1,4 @@
-// clip_grad_norm_: clips gradients that are on several devices, as a pipeline's are.
+// clip_grad_norm_: clips gradients that are on several devices, as those of a pipeline are.
 #ifndef GPIPE_CLIP_GRAD_H_
 #define GPIPE_CLIP_GRAD_H_
 
@@ -16,10 +16,10 @@ namespace gpipe {
 // one device, the same bits. Each device waits for the others' norms on the device. The host waits
 // once, for the result; if the first gradient is on the CPU, it also waits for each norm.
 //
-// Of a pipeline over several processes call GPipe's own clip_grad_norm_.
+// For a pipeline over several processes, call GPipe's own clip_grad_norm_.
 //
 // Throws c10::ValueError for a max_norm or norm_type that is below 0 or not a number, for
-// parameters of other processes and, if `error_if_nonfinite`, where the norm is not finite. The
+// parameters of other processes and, if `error_if_nonfinite`, for a norm that is not finite. The
 // gradients are then unchanged.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type = 2.0, bool error_if_nonfinite = false);

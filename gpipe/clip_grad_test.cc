@@ -27,7 +27,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 enum class Where { kHost, kDevices, kHostFirst, kHostLast };
 
-// Each on one device, except for the host's; the second has no gradient.
+// Parameters on several devices, of which `where` puts all, the first, the last or none on the
+// host. The second parameter has no gradient.
 std::vector<at::Tensor> parameters(Where where) {
   testing::manual_seed(1);
   std::vector<at::Tensor> result;

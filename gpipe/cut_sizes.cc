@@ -5,7 +5,7 @@
 namespace gpipe {
 namespace {
 
-// Rounded up, without a sum that could overflow.
+// a / b, rounded up, without a sum that could overflow.
 int64_t quotient(int64_t a, int64_t b) { return a / b + (a % b == 0 ? 0 : 1); }
 
 }  // namespace

@@ -12,10 +12,10 @@
 namespace gpipe {
 
 // Appends the layers of `block`, the modules themselves, to `model`: layer "0" of a block "encoder"
-// becomes "encoder_0", one that is named "norm" becomes "encoder_norm".
+// becomes "encoder_0", and a layer "norm" becomes "encoder_norm".
 //
-// Throws: c10::ValueError if `name` is empty or has a dot, if a layer of `model` has one of the
-// names, or if `block` is `model`. Nothing is appended then.
+// Throws: c10::ValueError if `name` is empty or has a dot, if a layer of `model` has one of the new
+// names already, or if `block` is `model`. Nothing is appended then.
 //
 // Example:
 //   torch::nn::Sequential model, block(torch::nn::Linear(16, 16), torch::nn::ReLU());

@@ -67,7 +67,7 @@ TEST(Extend, AppendsNothingWhereANameCannotBe) {
   EXPECT_EQ(model->size(), 1u);
 }
 
-// It would pair the names with other layers.
+// Such a block would pair the names with the wrong layers.
 TEST(Extend, RefusesABlockWithALayerWithoutAName) {
   nn::Sequential model;
   nn::Sequential block = a_block();

@@ -71,18 +71,18 @@ void check_not_inside() {
       "output as an input or a target");
 }
 
-// Tells, once in a pipeline's life, that a layer has seeded LibTorch's generator in a run, which it
-// also does if another thread of the caller's has.
+// Warns, once in a pipeline's life, that LibTorch's generator was seeded during a run. It cannot
+// tell whether a layer did so or another thread of the caller's.
 class ReseedWatch {
  public:
   explicit ReseedWatch(internal::Pipeline& pipeline) : pipeline_(pipeline) {}
   ~ReseedWatch() {
     if (internal::process_seed() == before_ || !pipeline_.first_reseed()) return;
     internal::log_warning(
-        "LibTorch's CPU generator was seeded (torch::manual_seed) while the pipeline ran. In a "
-        "layer or a loss function that does not seed what is drawn there: layers draw from "
-        "generators of the pipeline's. It seeds the generator from which later calls take their "
-        "seed, so with the same number each later call draws the same. Seed between calls "
+        "LibTorch's CPU generator was seeded (torch::manual_seed) while the pipeline ran. Seeding "
+        "in a layer or a loss function does not change what is drawn there, because layers draw "
+        "from the pipeline's own generators. It seeds the generator from which later calls take "
+        "their seed, so with the same number each later call draws the same. Seed between calls "
         "(docs/guide/10-random-numbers.md)");
   }
   ReseedWatch(const ReseedWatch&) = delete;
@@ -115,7 +115,8 @@ void own_memory(const Tensors& inputs, const internal::ModelState& model, Tensor
   }
 }
 
-// Once in a process, with the placement to give. On accelerators it changes no threads.
+// Warns once in a process, and names the placement to give. On accelerators a placement does not
+// change how many threads there are, so only schedules with one worker are warned about.
 void warn_without_placement(const Schedule& schedule, int64_t stages, bool on_cpu) {
   static std::atomic<bool> told{false};
   const int64_t workers = schedule.workers();
@@ -126,7 +127,7 @@ void warn_without_placement(const Schedule& schedule, int64_t stages, bool on_cp
       list += (stage == 0 ? "" : ", ") + std::to_string(schedule.worker_of(stage));
     }
   } catch (const std::invalid_argument&) {
-    return;  // a stage that nobody runs: refused later
+    return;  // a stage that no worker runs: refused later
   }
   if (told.exchange(true)) return;
   internal::log_warning(
@@ -134,8 +135,8 @@ void warn_without_placement(const Schedule& schedule, int64_t stages, bool on_cp
       (workers == 1 ? "one worker, so nothing runs at the same time: one with several stages on "
                       "each worker (zb-v, interleaved, ...) needs that many partitions for each"
                     : std::to_string(workers) + " workers, each with the threads of one stage") +
-      ". If it is meant, give GPipeOptions::placement(Placement::of({" + list +
-      "})), by which the workers share all threads");
+      ". If that is intended, give GPipeOptions::placement(Placement::of({" + list +
+      "})), so that the workers share all threads");
 }
 
 }  // namespace
@@ -225,7 +226,7 @@ void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& o
   agree_on_values("the making");
 }
 
-// Replicas that begin with other values would train other models.
+// Replicas that begin with different values would train different models.
 void GPipeImpl::agree_on_values(const char* what) const {
   if (world_.replicas() == 1) return;
   torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
@@ -233,7 +234,7 @@ void GPipeImpl::agree_on_values(const char* what) const {
   internal::agree_on_values(world_, call_name(what), named);
 }
 
-// Nobody goes on as long as another process may fail: all would not make the same calls then.
+// No process goes on as long as another one may fail: they would no longer make the same calls.
 void GPipeImpl::end_together(const char* what) const {
   if (processes() == nullptr) return;
   (void)internal::end_together(world_, call_name(what), std::nullopt, /*last=*/0,
@@ -265,7 +266,7 @@ void GPipeImpl::check_world(const GPipeOptions& options) const {
 GPipeImpl::~GPipeImpl() = default;
 
 void GPipeImpl::place_layers() {
-  std::unordered_set<const c10::TensorImpl*> tied;  // which layers here have, too
+  std::unordered_set<const c10::TensorImpl*> tied;  // tied parameters that layers here use, too
   if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
     for (size_t k = 0; k < layers_.size(); ++k) {
       if (!is_here(static_cast<int64_t>(k))) continue;
@@ -361,7 +362,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
       place_layers();
       throw;
     }
-  }  // before layers are placed, which needs the memory
+  }  // frees the old values before layers are placed, which needs the memory
   place_layers();
 }
 
@@ -374,7 +375,7 @@ void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
   torch::nn::Module::save(archive);
 }
 
-// Each replica would add its own part to what the tensor was computed from.
+// Each replica would propagate only its own part into the graph that the tensor was computed by.
 void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
                                     bool needs_record) const {
   TORCH_CHECK_VALUE(
@@ -387,7 +388,7 @@ void GPipeImpl::check_no_way_behind(const char* what, size_t number, const at::T
 Tensors GPipeImpl::cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const {
   Tensors cut = inputs;
   for (const int64_t number : shared_inputs_) {
-    if (inputs.empty()) continue;  // this process need not have any
+    if (inputs.empty()) continue;  // this process does not need inputs
     TORCH_CHECK_VALUE(number < static_cast<int64_t>(inputs.size()), what, " was given ",
                       inputs.size(), " input tensors, and GPipeOptions::shared_inputs names input ",
                       number, "; they are counted from 0");
@@ -458,7 +459,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     }
     pipeline_->ties().share(begin.changed_ties);
   }
-  // Refused here, before memory for the cells is allocated.
+  // Too many cells are refused here, before memory for them is allocated.
   const int64_t most = Schedule::kMostCells / pipeline_->stages();
   TORCH_CHECK_VALUE(std::min(rows, chunks_) <= most, "chunks(", chunks_, ") would cut the ", rows,
                     " rows into more than ", most, " micro-batches, the most for ",
@@ -474,7 +475,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
   if (first) {
     const ValueKind kind =
         input_kind_.value_or(inputs.size() == 1 ? ValueKind::kTensor : ValueKind::kTensors);
-    // Checked once, here on the caller's thread.
+    // The kind is checked once, here on the caller's thread.
     terms.inputs = internal::shape_as(kind, inputs, "the model's first layer");
     terms.shared_inputs = shared_inputs_;
   }
@@ -582,7 +583,7 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   pipeline_->check_late();
   StepResult result;
   if (options.keep_outputs()) result.outputs = outputs_of(pass, inputs);
-  // Behind it nothing may throw: the others go on.
+  // Nothing may throw after end_together(): the other processes go on.
   if (processes() != nullptr) {
     losses =
         internal::end_together(world_, call_name(what), losses, pipeline_->process_of_last_stage(),
@@ -594,7 +595,7 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
   return result;
 }
 
-// Where the last stage is.
+// The outputs are where the last stage is.
 Tensors GPipeImpl::outputs_of(const Pass& pass, const Tensors& inputs) const {
   if (!pipeline_->has_last_stage()) return {};
   Tensors outputs = pass.mini_batch.join(pass.outputs);
@@ -608,7 +609,7 @@ Placement GPipeImpl::placement() const {
 
 Schedule GPipeImpl::schedule_of(const char* what, const StepOptions& options,
                                 const Pass& pass) const {
-  // A replica without rows runs nothing, and is asked for the schedule as the others are.
+  // A replica without rows runs nothing, but takes part in comparing the schedule.
   const int64_t micro_batches = std::max<int64_t>(pass.micro_batches(), 1);
   if (!placement_ && processes() == nullptr) {
     Schedule schedule = options.schedule_for(pipeline_->stages(), micro_batches);
@@ -619,7 +620,7 @@ Schedule GPipeImpl::schedule_of(const char* what, const StepOptions& options,
   try {
     schedule = options.schedule_for(placement(), micro_batches);
   } catch (const std::invalid_argument& error) {
-    // What the caller's generator throws goes on as it is.
+    // If the caller's generator itself throws, its exception is passed on unchanged.
     (void)options.schedule_for(pipeline_->stages(), micro_batches);
     TORCH_CHECK_VALUE(false, "the schedule does not fit GPipeOptions::placement: ", error.what());
   }
@@ -709,7 +710,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
   const internal::WorkScope work;
   return internal::in_call(processes(), [&] {
     check_layers();
-    // With other arguments each process would scale its gradients by another factor.
+    // With different arguments each process would scale its gradients by another factor.
     if (processes() != nullptr) {
       internal::agree_on_names(world_, call_name("clip_grad_norm_"),
                                absl::StrFormat("%.17g, %.17g, %s", max_norm, norm_type,
@@ -741,7 +742,8 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
   for (size_t k = 0; k < layers_.size(); ++k) {
     const bool here = is_here(static_cast<int64_t>(k));
     for (const at::Tensor& parameter : layers_[k]->parameters()) {
-      // A tied one belongs to the first layer that has it, also where that is elsewhere.
+      // A tied parameter belongs to the first layer that has it, even if that is in another
+      // process.
       if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
     }
   }
@@ -758,7 +760,7 @@ std::string GPipeImpl::parameter_hash() const {
     }
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     if (processes() != nullptr) {
-      // Copies of tied ones may have the last step's values.
+      // Copies of tied parameters may have the last step's values.
       std::unordered_set<const c10::TensorImpl*> owned;
       for (const at::Tensor& local : local_parameters()) owned.insert(local.unsafeGetTensorImpl());
       for (auto& parameter : named) {
@@ -787,7 +789,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
       }
     }
     on_meta_ = false;
-    place_layers();  // what the same layers have beside it
+    place_layers();  // for tensors of the same layers that were not on meta
     agree_on_values("materialize");
     end_together("materialize");
     return true;

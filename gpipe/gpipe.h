@@ -36,8 +36,8 @@ struct Pass;
 enum class ValueKind : uint8_t;
 }  // namespace internal
 
-// Gives a parameter or a buffer its first values. `name`: in the model ("3.weight"). `generator` is
-// this tensor's own, so that its values do not depend on where the other layers are.
+// Gives a parameter or a buffer its first values. `name`: its key in the model ("3.weight").
+// `generator` is this tensor's own, so that its values do not depend on where other layers are.
 using LayerInit =
     std::function<void(const std::string& name, at::Tensor& tensor, at::Generator generator)>;
 
@@ -59,8 +59,8 @@ using LayerInit =
 // Over several processes (GPipeOptions::world) all of them make the same calls, in the same order:
 // the constructor, step, evaluate, forward, clip_grad_norm_, parameter_hash and materialize. Inputs
 // are needed in the process of the first stage and targets in that of the last; elsewhere they may
-// be {}. Results are bitwise those of one process. What fails in one process is thrown there as
-// without others, and in the others as gpipe::distributed::DistributedFailure.
+// be {}. Results are bitwise those of one process. An error in one process is thrown there as in a
+// run of one process, and in the others as gpipe::distributed::DistributedFailure.
 //
 // Thread-safety: calls from several threads run one after another. Not callable from inside a layer
 // of a pipeline.
@@ -84,28 +84,29 @@ class GPipeImpl : public torch::nn::Module {
   // output of several micro-batches does not have their rows, or for more than 2^24 cells (stages x
   // micro-batches); c10::Error for an in-place change that would spoil gradients.
   //
-  // A backward from the output runs the backward half. If it was told to keep the graph
-  // (retain_graph), another one may follow: it adds its gradients, too, and recomputes again what
-  // is checkpointed. It throws c10::Error if the first one was not told so, or has failed, and for
-  // create_graph.
+  // A backward from the output runs the backward half. If that keeps the graph (retain_graph),
+  // another backward may follow: it adds its gradients, too, and recomputes the checkpointed
+  // micro-batches again. A second backward throws c10::Error if the first one did not keep the
+  // graph, or has failed. Any backward throws it for create_graph.
   torch::Tensor forward(torch::Tensor input);
-  // The same for several inputs and outputs, all with the same N. Over several processes outputs
-  // are in that of the last stage, and elsewhere undefined, or none.
+  // The same for several inputs and outputs, all with the same N. Over several processes the
+  // outputs are in the process of the last stage; elsewhere this returns an empty list, and the
+  // forward of one input an undefined tensor.
   Tensors forward(Tensors inputs);
 
   // Runs forward, loss and backward inside the pipeline, adding to the gradients of parameters,
   // inputs and targets. Micro-batches are weighted by their samples, so the loss and its gradients
   // are the mean over the mini-batch even if the last micro-batch is short. For other losses (sums,
-  // means over tokens that are no padding) see StepOptions::reduction and weight, and
+  // means over tokens that are not padding) see StepOptions::reduction and weight, and
   // docs/guide/08-losses.md. Throws c10::ValueError if inputs and targets do not fit, if there are
   // no rows, if the loss is not a real scalar or needs no gradient, for a schedule or weights that
-  // do not fit, or under torch::NoGradGuard; otherwise as forward. Logs a warning, once, in
-  // evaluation mode.
+  // do not fit, or under torch::NoGradGuard; otherwise as forward. In evaluation mode it logs a
+  // warning, once.
   StepResult step(Tensors inputs, Tensors targets, const LossFn& loss_fn,
                   const StepOptions& options = {});
 
   // Runs forward and loss, pipelined and without gradients: a validation. Its loss is that of a
-  // step, with the same options (of a schedule only the forwards run). Nothing is kept for a
+  // step with the same options. Only the forwards of a schedule run. Nothing is kept for a
   // backward, and each micro-batch's outputs are freed after its loss unless they are to be kept.
   // Like step it leaves the mode as it is: call eval() before, where dropout or batch norms matter.
   // Throws as step, but the loss may need no gradient.
@@ -113,24 +114,26 @@ class GPipeImpl : public torch::nn::Module {
                       const StepOptions& options = {});
 
   // Over all processes: scales the gradients of all parameters so that their norm, taken as that of
-  // one vector, is at most `max_norm`; returns the norm before. As gpipe::clip_grad_norm_
-  // (gpipe/clip_grad.h) of all parameters, bit for bit, also where they are in several processes.
+  // one vector, is at most `max_norm`; returns the norm before scaling. The result is, bit for bit,
+  // that of gpipe::clip_grad_norm_ (gpipe/clip_grad.h) for all parameters, also where they are in
+  // several processes.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
-  // Whether the layer is in this process. Layers of others are on meta, under the same keys: they
-  // have shapes and no memory. As operator[] for the index.
+  // Whether the layer is in this process. Layers of other processes are on meta, under the same
+  // keys: they have shapes and no memory. The index is as for operator[].
   bool is_here(int64_t layer) const;
-  // All parameters, in the model's order, each once: also one that several layers have registered,
-  // which torch::nn::Module lists as often, so that an optimizer would step it as often.
+  // All parameters, in the model's order, each once. A parameter that several layers have
+  // registered is listed once for each of them by torch::nn::Module, and an optimizer would step it
+  // as often.
   std::vector<at::Tensor> parameters(bool recurse = true) const;
   // The parameters that are here, in the model's order, each once: for this process's optimizer.
   std::vector<at::Tensor> local_parameters() const;
   // The bits of all parameters, those of other processes included, as 16 hexadecimal digits: equal
   // for equal parameters, whatever the layout.
   std::string parameter_hash() const;
-  // Of a model that was built on meta (meta/meta_scope.h), which is larger than one machine: gives
-  // the parameters and buffers that are here, and still on meta, memory and their first values.
-  // What is drawn follows torch::manual_seed of rank 0 and does not depend on the cut. Throws
+  // For a model that was built on meta (meta/meta_scope.h) because it is larger than one machine:
+  // gives the parameters and buffers of this process that are still on meta memory and their first
+  // values. Random values follow torch::manual_seed of rank 0 and do not depend on the cut. Throws
   // c10::ValueError for an empty `init`.
   void materialize(const LayerInit& init);
 
@@ -143,7 +146,7 @@ class GPipeImpl : public torch::nn::Module {
   // Which worker runs each stage: GPipeOptions::placement, or a worker for each. Throws
   // std::invalid_argument for a model without layers.
   Placement placement() const;
-  // GPipeOptions::groups; over replicas at least as many as these.
+  // GPipeOptions::groups; over replicas at least as many as there are replicas.
   int64_t groups() const { return groups_; }
   // GPipeOptions::shared_inputs.
   const std::vector<int64_t>& shared_inputs() const { return shared_inputs_; }
@@ -152,8 +155,9 @@ class GPipeImpl : public torch::nn::Module {
   // Intra-op threads of each stage on the CPU.
   int64_t cpu_threads_per_stage() const { return cpu_threads_per_stage_; }
 
-  // The plain model: a new Sequential of the same layers under the same keys. It runs where the
-  // layers are, so as a whole only if that is one device. Throws c10::ValueError over processes.
+  // The plain model: a new Sequential of the same layers under the same keys. The layers stay where
+  // they are, so it runs as a whole only if that is one device. Throws c10::ValueError for a
+  // pipeline (or a replica) over several processes.
   torch::nn::Sequential sequential() const;
 
   // The layers, flat. A negative index counts from the end; c10::IndexError beyond.
@@ -166,16 +170,16 @@ class GPipeImpl : public torch::nn::Module {
     return layers_.end();
   }
 
-  // What goes from which partition to which: activations and skips, for simulate() and for traces
+  // Which activations and skips go from which partition to which, for simulate() and for traces
   // (gpipe/timeline/timeline.h).
   Routes routes() const;
 
-  // Where the exception of the last run was thrown, by a layer or the loss function; nullopt if the
-  // run went well, or if it was something else that failed (an observer, say). A call that is
-  // refused before it runs anything leaves it as it was.
+  // Where a layer or the loss function threw the exception of the last run; nullopt if the run
+  // succeeded, or if something else failed (an observer, say). A call that is refused before it
+  // runs anything does not change this.
   std::optional<Failure> last_failure() const;
 
-  // What each partition has made of GPipeOptions::graphs; empty without that option.
+  // How each partition uses GPipeOptions::graphs; empty without that option.
   std::vector<GraphUse> graph_use() const;
 
   // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
@@ -183,56 +187,60 @@ class GPipeImpl : public torch::nn::Module {
   void to(torch::Device device, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
 
-  // Called by torch::load. LibTorch puts what it reads where it was saved, or where torch::load is
-  // told to; here every layer stays on its partition's device. Throws c10::ValueError for layers
-  // or shapes that are not those of the model, c10::Error for missing tensors; nothing is loaded
-  // then, unless a layer's own load() writes into its tensors. (LibTorch alone takes any shape.)
+  // Called by torch::load. LibTorch puts tensors on the device that they were saved from, or that
+  // torch::load is given; here every layer stays on its partition's device. Throws c10::ValueError
+  // for layers or shapes that are not those of the model, c10::Error for missing tensors; nothing
+  // is loaded then, unless a layer's own load() writes into its tensors. (LibTorch alone takes any
+  // shape.)
   void load(torch::serialize::InputArchive& archive) override;
 
-  // Called by torch::save. Over several processes it throws c10::ValueError: none has all values.
+  // Called by torch::save. Over several processes it throws c10::ValueError, because no process has
+  // all values.
   void save(torch::serialize::OutputArchive& archive) const override;
 
-  // Over several processes a step compares how often it was called, and warns once.
+  // Over several processes a step compares how often each process has called zero_grad, and warns
+  // once if the numbers differ.
   void zero_grad(bool set_to_none = true) override;
 
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  friend class StageMemory;    // which knows its stages by their pipeline_
-  friend class ZeroOptimizer;  // whose calls have names, too
+  friend class StageMemory;    // reads pipeline_, to know the stages
+  friend class ZeroOptimizer;  // uses call_name() and pipeline_
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
   // Throws c10::ValueError if a layer was replaced, or something was registered, since the pipeline
-  // was made, which runs the layers that it was made of.
+  // was made: it still runs the layers that it was made of.
   void check_layers() const;
-  // As the constructor, of what the processes have agreed on.
+  // The part of the constructor that the processes of a world run together.
   void build(const torch::nn::Sequential& module, const GPipeOptions& options);
   void check_world(const GPipeOptions& options) const;
-  // Over replicas: compares parameters and buffers.
+  // Over replicas: throws if their parameters or buffers differ.
   void agree_on_values(const char* what) const;
-  // Over replicas: that the tensor, if it requires a gradient, is a leaf.
+  // Over replicas: throws c10::ValueError if the tensor requires a gradient and is not a leaf.
   void check_no_way_behind(const char* what, size_t number, const at::Tensor& tensor,
                            bool needs_record) const;
   internal::Processes* processes() const { return world_.processes().get(); }
-  // Where a call has no other end that all come to.
+  // Ends a call in which the processes would not meet otherwise: waits for all of them.
   void end_together(const char* what) const;
-  // Those that are cut; the others undefined. Throws c10::ValueError for a number that is none.
+  // The inputs that are cut; shared ones are undefined. Throws c10::ValueError if a number in
+  // shared_inputs_ is out of range, and over replicas for a shared input that requires a gradient.
   Tensors cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const;
-  // "step of pipeline 0": for the others.
+  // "step of pipeline 0": the name under which processes compare their calls.
   std::string call_name(const char* what) const;
 
   // `options`: null for a forward.
   std::unique_ptr<internal::Pass> prepare(const char* what, const Tensors& inputs,
                                           bool needs_record, const StepOptions* options) const;
-  // `one_output`: the model must give one, where it gives any.
+  // `one_output`: where there are outputs, the model must give exactly one.
   Tensors forward_all(const Tensors& inputs, bool one_output);
   Tensors run_forward(const Tensors& inputs, bool one_output);
   StepResult run_step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                       const StepOptions& options);
   StepResult run_evaluation(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                             const StepOptions& options);
-  // What step and evaluate have in common, before and after the run.
+  // The parts that step and evaluate share, before and after the run.
   std::unique_ptr<internal::Pass> prepare_losses(const Tensors& inputs, const Tensors& targets,
                                                  const LossFn& loss_fn, const StepOptions& options,
                                                  bool backward) const;
@@ -245,7 +253,7 @@ class GPipeImpl : public torch::nn::Module {
   World world_;
   int64_t number_ = 0;  // of this pipeline, among those of these processes
   int64_t zero_grads_ = 0;
-  bool on_meta_ = false;  // layers of this process are, and must not be
+  bool on_meta_ = false;  // layers of this process are still on meta: materialize() must be called
   std::vector<int64_t> balance_;
   std::vector<torch::Device> devices_;
   int64_t chunks_;
@@ -262,7 +270,7 @@ class GPipeImpl : public torch::nn::Module {
   std::shared_ptr<internal::Pipeline> pipeline_;  // null for a model without layers
 };
 
-// The holder of a GPipeImpl, as TORCH_MODULE makes them, which can also be called and be given a
+// The holder of a GPipeImpl, as TORCH_MODULE makes holders. It can also be called, and be made of a
 // balance without further options:
 //   GPipe pipe(model, {4, 4});
 //   torch::Tensor output = pipe(input);
@@ -276,7 +284,7 @@ class GPipe : public torch::nn::ModuleHolder<GPipeImpl> {
   GPipe(torch::nn::Sequential module, std::vector<int64_t> balance)
       : GPipe(std::move(module), GPipeOptions(std::move(balance))) {}
 
-  // ModuleHolder's cannot choose between two forwards.
+  // ModuleHolder's operator() cannot choose between two forwards.
   torch::Tensor operator()(torch::Tensor input) { return get()->forward(std::move(input)); }
   Tensors operator()(Tensors inputs) { return get()->forward(std::move(inputs)); }
 };

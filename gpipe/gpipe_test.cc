@@ -1,5 +1,6 @@
-// The module's interface: what construction refuses and how it says so, access to the layers,
-// names, moving, saved files. What a pipeline computes: transparency_test, forward_test, step_test.
+// Tests of the module's interface: what construction refuses and with which message, access to the
+// layers, names, moving, saved files. transparency_test, forward_test and step_test check what a
+// pipeline computes.
 #include "gpipe/gpipe.h"
 
 #include <c10/util/Exception.h>
@@ -176,7 +177,7 @@ TEST(GPipeTest, PrintsItsCut) {
   EXPECT_THAT(text.str(), HasSubstr("\n  partition 0 on cpu: layer 0, 16 parameters"
                                     "\n  partition 1 on cpu: layers 1 to 2, 20 parameters"
                                     "\n  partition 2 on cpu: layers 3 to 4, 4 parameters"));
-  // LibTorch's part.
+  // The part that LibTorch prints.
   EXPECT_THAT(text.str(), HasSubstr("(0): torch::nn::Linear(in_features=3"));
 }
 
@@ -240,7 +241,7 @@ TEST(GPipeTest, ParametersAreTheModelsOwnUnderItsKeysWhateverTheBalance) {
   }
 }
 
-// Whichever call comes next says it, with the key: it would run other layers than
+// The next call of any kind refuses, and names the key: it would run other layers than
 // named_parameters() lists.
 TEST(GPipeTest, WhatIsRegisteredInItLaterIsAnErrorThatNamesIt) {
   const auto changes = std::vector<std::pair<std::string, std::function<void(GPipe&)>>>{
@@ -408,7 +409,7 @@ TEST(GPipeTest, SavedFilesFitTheBareModelAndEveryOtherBalance) {
   expect_same(*build(4), *other);
 }
 
-// A checkpoint whose last layer has another shape, that lacks a layer, or has one more.
+// Checkpoints whose last layer has another shape, that lack a layer, or have one more.
 TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
   auto saved = [](const nn::Sequential& model) {
     std::stringstream file;

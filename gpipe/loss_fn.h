@@ -20,12 +20,12 @@ using Tensors = std::vector<at::Tensor>;
 // StepOptions::reduction and weight for other losses). The targets are those given to step() or
 // evaluate(), cut into micro-batches; the list is empty if none were given.
 //
-// It is made, implicitly, of anything that can be called as
+// It converts implicitly from anything that can be called as
 //   torch::Tensor(const Tensors& outputs, const Tensors& targets)
 // or, for a model with one output and one target, as
 //   torch::Tensor(torch::Tensor output, torch::Tensor target)
-// What can be called both ways is called with the lists. A generic lambda (`const auto&`) whose
-// body fits tensors alone does not compile: name the types.
+// A function that can be called both ways is called with the lists. A generic lambda (`const
+// auto&`) whose body fits single tensors only does not compile: name the types.
 //
 // Thread-safety: as that of the function.
 //
@@ -37,8 +37,8 @@ using Tensors = std::vector<at::Tensor>;
 //     return torch::mse_loss(output, target);
 //   };
 class LossFn {
-  // A module (torch::nn::MSELoss) takes tensors. To ask its holder whether it can be called with
-  // something else would be an error.
+  // A module (torch::nn::MSELoss) takes tensors. Asking its holder whether it can be called with
+  // something else would not compile.
   template <typename F>
   using TakesLists =
       std::conjunction<std::negation<std::is_same<F, LossFn>>,
@@ -75,7 +75,7 @@ class LossFn {
   using OfLists = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
   using OfTensors = std::function<at::Tensor(at::Tensor output, at::Tensor target)>;
 
-  // Empty for an empty function.
+  // Returns an empty function for an empty one.
   static OfLists on_lists(OfTensors function);
 
   OfLists of_lists_;

@@ -1,5 +1,5 @@
-// Tests that a training loop keeps its memory: steps do not fault in again what was free for a
-// while.
+// Tests that a training loop keeps its memory: steps do not fault in again pages that were free for
+// a while.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -24,8 +24,8 @@ int64_t page_faults() {
   return usage.ru_minflt;
 }
 
-// What a step does to the allocator: activations come in its forward, and go one by one in its
-// backward.
+// Uses the allocator as a step does: activations are allocated in the forward, and freed one by one
+// in the backward.
 void use_memory() {
   std::vector<std::unique_ptr<char[]>> buffers;
   for (int64_t k = 0; k < kBuffers; ++k) {

@@ -37,11 +37,11 @@ struct GPipeOptions {
 
   TORCH_ARG(std::vector<int64_t>, balance);
 
-  // The device of each partition. Surplus ones are dropped, and one may be listed several times.
-  // Default: every CUDA device in order; without CUDA devices, the CPU for all partitions. Over
-  // processes (`world`): one, the device of this process's partitions, or one for each partition,
-  // of which those of partitions elsewhere are not looked at; all processes have the same type.
-  // Default there: the CPU.
+  // The device of each partition. Surplus devices are dropped, and one may be listed several times.
+  // Default: every CUDA device in order; without CUDA devices, the CPU for all partitions.
+  // Over processes (`world`): one device for all partitions of this process, or one for each
+  // partition of the model. Devices of partitions in other processes are ignored. All processes
+  // have the same type of device. Default there: the CPU.
   TORCH_ARG(std::vector<c10::Device>, devices) = {};
 
   // Into how many micro-batches a mini-batch is cut, along dimension 0 of every input.
@@ -51,7 +51,7 @@ struct GPipeOptions {
   // Which inputs, by their numbers, are the same for all micro-batches and not cut: a mask of one
   // row, say, or a table of positions. They need not have the mini-batch's rows, nor any dimension;
   // other inputs tell how many rows it has. A gradient into one is the sum over the micro-batches,
-  // in ascending order. Layers must not change them in place, nor the model give them as outputs.
+  // in ascending order. Layers must not change them in place, and the model must not return them.
   // Default: none.
   //   // step({x, mask}, ...), mask of shape {T, T}
   //   GPipeOptions({2, 2}).chunks(8).shared_inputs({1})
@@ -72,46 +72,49 @@ struct GPipeOptions {
   TORCH_ARG(bool, deferred_batch_norm) = false;
 
   // Which worker (a thread) runs each stage: Placement::loop and v_shape for the schedules that
-  // have several stages on a worker, say. The CPU's threads are then shared among the workers; a
-  // schedule must have its stages there, and StepOptions' default is default_schedule() of it.
+  // have several stages on a worker, say. The CPU's threads are then shared among the workers. A
+  // schedule must match the placement, and the default schedule is default_schedule() of it.
   // Default: none. A step's schedule says where stages are, on as many workers as there are stages
-  // or fewer, each with its stage's share of the CPU's threads.
+  // or fewer; each stage has an equal share of the CPU's threads.
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
 
   // The processes over which the stages, or replicas of all of them, are spread:
-  // docs/guide/24-processes.md. Which worker is in which, Placement::processes says; without it
-  // each process has one worker, and without a placement one stage. The stages of a process are on
-  // one device, the CPU by default (`devices`).
+  // docs/guide/24-processes.md. Placement::processes says which worker is in which process; without
+  // it each process has one worker, and without a placement one stage. The stages of a process are
+  // on one device, the CPU by default (`devices`).
   // Default: this process alone.
   TORCH_ARG(World, world) = World();
 
   // Into how many groups the micro-batches of a step are cut, to add up their gradients in an order
   // that does not depend on how many replicas there are (World::grid): within a group as they come,
-  // then the groups in a fixed tree. So a run over replicas has the same bits as one without, if
-  // both have the same chunks and groups. It divides chunks; the replicas divide it, and give 1, 2,
-  // 4, 8, ... groups to each. Gradients change at the end of a step then, or, if it fails, not at
-  // all; parameters' gradient hooks see each micro-batch's gradient, and post-accumulate hooks run
-  // once. It costs the memory of up to log2(groups) + 1 copies of the gradients. Only step() adds
-  // up so, and its schedule must be ascending (ScheduleFacts), as all but Schedule::gpipe are.
-  // Default: 0, as many as replicas; without those, none: gradients are added to .grad as they
-  // come.
+  // then the groups in a fixed tree. So a run over replicas has the same bits as one without
+  // replicas, if both have the same chunks and groups. `groups` must divide chunks and be a
+  // multiple of the number of replicas; each replica must get 1, 2, 4, 8, ... groups. Gradients
+  // then change only at the end of a step or, if it fails, not at all. Parameters' gradient hooks
+  // see each micro-batch's gradient, and post-accumulate hooks run once. It costs the memory of up
+  // to log2(groups) + 1 copies of the gradients. Only step() adds gradients up by groups, and its
+  // schedule must be ascending (ScheduleFacts), as all except Schedule::gpipe are.
+  // Default: 0, which means one group for each replica; without replicas, gradients are not
+  // grouped: they are added to .grad as they come.
   TORCH_ARG(int64_t, groups) = 0;
 
   // Intra-op threads of each CPU stage, at most 1024.
-  // Default: 0, an equal share of the caller's (with a placement: of each worker).
+  // Default: 0, an equal share of the caller's threads for each stage (with a placement: for each
+  // worker).
   TORCH_ARG(int64_t, cpu_threads_per_stage) = 0;
 
   // Whether stages on CUDA devices record their forward and their backward as CUDA Graphs and
   // launch each as a whole, which saves the host's work per kernel. After a few plain runs a stage
   // records once for each shape (and once more for each micro-batch whose graph is alive at the
-  // same time), and reuses that for every micro-batch. Results are bitwise those without. A stage
-  // that cannot be recorded runs as without, and logs the reason, once: see GPipe::graph_use and
-  // docs/design/graphs.md. The layers' own code runs only while recording: whatever a layer does on
-  // the host (counting its calls, branching on a member) is done then, and repeated as it was.
+  // same time), and reuses that for every micro-batch. Results are bitwise those without graphs. A
+  // stage that cannot be recorded runs without graphs, and logs the reason, once: see
+  // GPipe::graph_use and docs/design/graphs.md. The layers' own code runs only while recording:
+  // what a layer does on the host (counting its calls, say) happens only then, and a replay repeats
+  // the kernels of the branches that were taken.
   // Default: false.
   TORCH_ARG(bool, graphs) = false;
 
-  // For experiments.
+  // Parts to leave out, for experiments.
   // Default: nothing is left out.
   TORCH_ARG(Ablation, ablation) = Ablation();
 };
@@ -162,12 +165,12 @@ struct StepOptions {
   // or the sum, over the mini-batch, even if micro-batches differ in size. Default: kMean.
   TORCH_ARG(LossReduction, reduction) = LossReduction::kMean;
 
-  // What the mean of a micro-batch is taken over: the number of tokens that are no padding, say, or
-  // the sum of the classes' weights. Called for every micro-batch before its first forward. A
+  // What the mean of a micro-batch is taken over: the number of tokens that are not padding, say,
+  // or the sum of the classes' weights. Called for every micro-batch before its first forward. A
   // micro-batch of weight 0 does not count, whatever its loss is. Without this option a micro-batch
   // of nothing but padding makes the loss NaN, the mean over nothing (a warning is logged once),
-  // and the gradients wrong: cross_entropy's own are zeros there, those of sum / number are NaN.
-  // With kMean only.
+  // and the gradients wrong: those of cross_entropy are zeros there, those of sum / number are NaN.
+  // Allowed with kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();
@@ -182,9 +185,10 @@ struct StepOptions {
   // Whether the step looks for the first value that is NaN or infinite: in parameters and their
   // gradients before the step, in inputs, in what each layer hands on or stashes, in losses that
   // count, and in each gradient of the backward, also within a layer. It throws c10::ValueError
-  // that names the layer, the micro-batch and the direction; last_failure() has them as values. To
-  // find an error, not to train with: every check waits for the device. Layers that hand on
-  // infinities on purpose are named, too. Not with GPipeOptions::graphs, which run no single layer.
+  // that names the layer, the micro-batch and the direction; last_failure() has them as values. It
+  // is for finding an error, not for training: every check waits for the device. Layers that return
+  // infinities on purpose are reported, too. Not allowed with GPipeOptions::graphs, which do not
+  // run single layers.
   // Default: false.
   TORCH_ARG(bool, check_finite) = false;
 
@@ -197,19 +201,20 @@ struct StepOptions {
   ScheduleGenerator generator_;
 };
 
-// Of a step, or of an evaluation.
+// The result of a step, or of an evaluation.
 struct StepResult {
   double loss = 0;  // of the mini-batch: see StepOptions::reduction
   Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
-  // [micro-batch] What the loss function gave, also where it does not count (StepOptions::weight).
+  // [micro-batch] What the loss function returned, also where its weight is 0
+  // (StepOptions::weight).
   std::vector<double> losses = {};
 };
 
-// What a stage has made of GPipeOptions::graphs.
+// How a stage uses GPipeOptions::graphs.
 struct GraphUse {
   int64_t recorded = 0;  // graphs, forward and backward, since the pipeline was made
   int64_t replayed = 0;  // how often one was launched
-  std::string reason;    // why the stage runs without; empty: it does not
+  std::string reason;    // why the stage runs without graphs; empty if nothing prevents them
 };
 
 // Where the last error in a layer happened.
@@ -218,10 +223,10 @@ struct Failure {
   int64_t micro_batch = 0;
   bool backward = false;   // in backward or its recompute
   bool recompute = false;  // in the recompute
-  std::string layer;       // "layer 5 ('relu')" or "the loss function"; "stage 1": none of them
-  // Of a c10::OutOfMemoryError, where the allocator tells (CUDA's does); otherwise none.
+  std::string layer;       // "layer 5 ('relu')", "the loss function", or "stage 1" if neither
+  // The details of a c10::OutOfMemoryError, if the allocator gives them (CUDA's does).
   std::optional<OutOfMemory> out_of_memory = std::nullopt;
-  std::string layer_type = {};  // "torch::nn::ReLUImpl"; empty where it is no layer
+  std::string layer_type = {};  // "torch::nn::ReLUImpl"; empty if it was not a layer
 
   // "forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl"
   friend std::ostream& operator<<(std::ostream& out, const Failure& failure);

@@ -1,4 +1,4 @@
-// OutOfMemory: what a device's allocator was asked for when it had no more.
+// OutOfMemory: what a device's allocator was asked for when it had no memory left.
 #ifndef GPIPE_OUT_OF_MEMORY_H_
 #define GPIPE_OUT_OF_MEMORY_H_
 
@@ -8,12 +8,12 @@
 
 namespace gpipe {
 
-// All in bytes, as the allocator itself told them.
+// All sizes are in bytes, as the allocator reports them.
 struct OutOfMemory {
-  c10::Device device;  // which need not be the stage's: a value travels to another one
+  c10::Device device;  // not always the stage's own: a value may be copied to another device
   int64_t asked = 0;
-  int64_t free = 0;   // what nobody on the machine had taken, as the driver sees it
-  int64_t total = 0;  // of the device, or the share of it that this process may take
+  int64_t free = 0;   // the device's memory that no process had taken, as the driver sees it
+  int64_t total = 0;  // the device's memory, or the share of it that this process may take
 };
 
 }  // namespace gpipe

@@ -88,8 +88,9 @@ void cells(benchmark::State& state, int warm_up) {
       median(times) * 1e6 / static_cast<double>(partitions * micro_batches);
   state.counters["first_call_ms"] = (first - median(times)) * 1e3;
 }
-// Half a second after a tenth of a second, as long as tools/peers/compare_cells.py runs torchgpipe:
-// until the kernel has spread new threads over the cores, all may share one.
+// Measures for half a second after a warm-up of a tenth of a second, as long as
+// tools/peers/compare_cells.py runs torchgpipe: until the kernel has spread new threads over the
+// cores, all may share one.
 void BM_Cells(benchmark::State& state) { cells(state, /*warm_up=*/60); }
 BENCHMARK(BM_Cells)
     ->ArgNames({"partitions", "micro_batches"})
@@ -100,7 +101,7 @@ BENCHMARK(BM_Cells)
     ->Iterations(400)
     ->Unit(benchmark::kMillisecond);
 
-// How the cost of a cell grows with their number.
+// How the cost of a cell grows with the number of cells.
 void BM_CellGrowth(benchmark::State& state) { cells(state, /*warm_up=*/2); }
 BENCHMARK(BM_CellGrowth)
     ->ArgNames({"partitions", "micro_batches"})
@@ -170,7 +171,7 @@ void BM_OnePartitionUNet(benchmark::State& state) {
 }
 BENCHMARK(BM_OnePartitionUNet)->UseManualTime()->Iterations(25)->Unit(benchmark::kMillisecond);
 
-// The same table with every backward in two halves, one right after the other.
+// The same schedule with every backward in two halves, one right after the other.
 Schedule split(const Schedule& schedule) {
   std::vector<std::vector<Action>> table;
   for (const std::vector<Action>& actions : schedule.table()) {
@@ -190,8 +191,8 @@ Schedule split(const Schedule& schedule) {
 }
 
 // A step with split backwards against one with whole ones. `cost` is split / whole, forwards
-// included. Measured for convolutions with norms of a usual size, and for linear layers so small
-// that the pipeline's own overhead shows.
+// included. It is measured for convolutions with norms of a usual size, and for linear layers so
+// small that the pipeline's own overhead shows.
 void BM_SplitCells(benchmark::State& state) {
   at::set_num_threads(1);
   using torch::nn::Conv2dOptions;
@@ -239,8 +240,8 @@ BENCHMARK(BM_SplitCells)
     ->Iterations(60)
     ->Unit(benchmark::kMillisecond);
 
-// A layer that takes a known time and no processor, so that only the pipeline's schedule is
-// measured. The time that it really slept is added up, since a busy machine wakes sleepers late.
+// The layer below takes a known time and no processor, so that only the pipeline's schedule is
+// measured. This adds up the time that it really slept, since a busy machine wakes sleepers late.
 std::atomic<int64_t> slept_ns{0};
 
 void sleep_and_count(std::chrono::milliseconds duration) {
@@ -332,8 +333,8 @@ void BM_DeferredBatchNorms(benchmark::State& state) {
 }
 BENCHMARK(BM_DeferredBatchNorms)->UseManualTime()->Iterations(15)->Unit(benchmark::kMillisecond);
 
-// What it costs that recomputes put buffers back. The rival has no buffers; argument: how many the
-// layers write, of 64.
+// The cost of restoring buffers after recomputes. The rival has no buffers. The argument is the
+// number of buffers, of 64, that the layers write.
 void BM_Buffers(benchmark::State& state) {
   at::set_num_threads(1);
   struct LayerImpl : torch::nn::Module {

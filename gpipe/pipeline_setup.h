@@ -1,5 +1,5 @@
-// PipelineSetup: how a model is run as a pipeline: what commands have flags for, and what a
-// diagnosis may advise to change. With the texts of its parts, both ways.
+// PipelineSetup: how a model is run as a pipeline: the settings that commands have flags for, and
+// that a diagnosis may advise to change. Its parts are written to text and read from it here, too.
 #ifndef GPIPE_PIPELINE_SETUP_H_
 #define GPIPE_PIPELINE_SETUP_H_
 
@@ -18,8 +18,8 @@ struct ScheduleChoice {
   std::string name;  // for people, e.g. "1f1b"
   ScheduleGenerator make;
 
-  // Where it has its stages. For a schedule with a name that is placement_by_name(), whatever the
-  // number of micro-batches. Throws what `make` throws for these stages.
+  // Where the schedule has its stages, whatever the number of micro-batches. For a named schedule
+  // that is placement_by_name(). Throws what `make` throws for this number of stages.
   Placement placement(int64_t stages) const { return make(stages, 1).placement(); }
 };
 
@@ -39,15 +39,15 @@ struct PipelineSetup {
   void checkpoint_all(Checkpoint mode) { checkpoints.assign(balance.size(), mode); }
 };
 
-// The schedule of that name (schedule_by_name()). Throws std::invalid_argument for any other one,
-// with what was probably meant: "`given`: there is no schedule ...".
+// The schedule of that name (schedule_by_name()). Throws std::invalid_argument for an unknown name,
+// and suggests the one that was probably meant: "`given`: there is no schedule ...".
 ScheduleChoice choice_by_name(const std::string& name, const std::string& given);
 
-// The mode of that text (to_text(Checkpoint)). Throws std::invalid_argument for any other one, with
-// what was probably meant: "`given`: give always, except_last or never".
+// The mode of that text (to_text(Checkpoint)). Throws std::invalid_argument for any other text, and
+// suggests the mode that was probably meant: "`given`: give always, except_last or never".
 Checkpoint checkpoint_by_name(const std::string& name, const std::string& given);
 
-// "never" if all partitions have it, else each: "always,never".
+// "never" if all partitions have this mode, otherwise the mode of each: "always,never".
 std::string to_text(const std::vector<Checkpoint>& modes);
 
 // For people: "chunks 4, balance [20, 31], checkpoint never, 1f1b".

@@ -17,8 +17,8 @@ void check_count(const char* who, const char* what, int64_t count) {
                               " must be at least 1 and at most 2^24, got " + std::to_string(count));
 }
 
-// Checks that the numbers are 0, 1, ... in any order, none left out. `whole` has them for each
-// `part`.
+// Checks that the numbers are 0, 1, ... in any order, none left out. Each is the number of the
+// `whole` ("worker") to which a `part` ("stage") belongs.
 void check_numbers(const char* who, const char* whole, const char* part,
                    const std::vector<int64_t>& numbers) {
   const std::string start = std::string("Placement::") + who + ": ";
@@ -31,7 +31,7 @@ void check_numbers(const char* who, const char* whole, const char* part,
   }
   std::vector<bool> there(numbers.size(), false);
   for (size_t k = 0; k < numbers.size(); ++k) {
-    // There are at most as many wholes as parts, so a larger number leaves one out.
+    // There are at most as many wholes as parts, so a larger number would leave one out.
     if (numbers[k] < 0 || numbers[k] >= static_cast<int64_t>(numbers.size())) {
       throw std::invalid_argument(
           start + part + " " + std::to_string(k) + " is given to " + whole + " " +

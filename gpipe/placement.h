@@ -36,17 +36,17 @@ class Placement {
   // 2 x workers stages: up to the last worker and back, so that worker 0 has the first and the last
   // stage (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
   static Placement v_shape(int64_t workers);
-  // Any other.
+  // Any other placement.
   static Placement of(std::vector<int64_t> worker_of_stage);
 
-  // The process of each worker. Without it all workers are in one process, or, where there are
-  // several, each in its own.
+  // Sets the process of each worker. Without this call all workers are in one process or, where
+  // there are several processes, each in its own.
   Placement& processes(std::vector<int64_t> process_of_worker);
 
   int64_t stages() const { return static_cast<int64_t>(worker_of_stage_.size()); }
   int64_t workers() const { return static_cast<int64_t>(stages_of_worker_.size()); }
   int64_t worker_of(int64_t stage) const;
-  // Ascending.
+  // The worker's stages, ascending.
   const std::vector<int64_t>& stages_of(int64_t worker) const;
   const std::vector<int64_t>& worker_of_stage() const { return worker_of_stage_; }
   // What processes() was given; empty without it.

@@ -1,4 +1,5 @@
-// Every named schedule with layers that sleep: eight workers on any number of cores.
+// Runs every named schedule with layers that sleep, so that eight workers fit on any number of
+// cores.
 //
 // tools/bazel run -c opt //gpipe:schedules_benchmark
 
@@ -35,15 +36,15 @@ namespace {
 
 constexpr int64_t kWorkers = 8;
 constexpr int64_t kMicroBatches = 32;
-// Of a worker's stages together; a backward is its two halves.
+// The times of a worker's stages together; a whole backward takes as long as its two halves.
 constexpr double kForwardMs = 8, kInputMs = 8, kWeightMs = 8;
 
 void sleep_for(double ms) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
 }
 
-// The identity, which takes a while backward. An operator's node, not a custom function: users'
-// code is never put off to the weights' half of a backward.
+// The node of an identity whose backward takes a while. It is an OperatorNode, not a custom
+// function: users' code is never deferred to the weights' half of a backward.
 struct SleepNode : internal::OperatorNode {
   explicit SleepNode(double ms) : ms(ms) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
@@ -62,7 +63,7 @@ at::Tensor slow_backward(const at::Tensor& x, double ms) {
   return result;
 }
 
-// x + w: its input's gradient and its parameter's each take a while.
+// x + w. The gradients of its input and of its parameter each take a while.
 struct SleepImpl : torch::nn::Module {
   explicit SleepImpl(double share) : share(share) { w = register_parameter("w", at::zeros({2})); }
   at::Tensor forward(const at::Tensor& x) {
@@ -104,13 +105,13 @@ class MeanCosts {
     int64_t count = 0;
   };
   std::mutex mutex_;
-  std::map<int64_t, Event::Time> begun_;  // of each worker
+  std::map<int64_t, Event::Time> begun_;  // worker -> the begin of its action
   std::array<Sum, 4> sums_;
 };
 
-// `of_predicted`: the time of a step / what the simulation of the same table says, with the mean
-// time that the actions of each kind really took. `bubble`: the share of the time, in percent, in
-// which the workers slept in no action, by the sleeps as requested.
+// `of_predicted`: the time of a step, divided by the time that a simulation of the same schedule
+// gives with the mean time that the actions of each kind really took. `bubble`: the share of the
+// time, in percent, in which the workers did not sleep in an action, by the sleeps as requested.
 void BM_Schedule(benchmark::State& state, const NamedSchedule& named) {
   at::set_num_threads(1);
   const bool one_each = named.shape == PlacementShape::kOneEach;

@@ -1,7 +1,7 @@
 // SeveralArguments: makes a module whose forward takes several tensors (x and a mask) a layer of a
 // pipeline, and First, which ends such a list.
 //
-// Between the layers of a torch::nn::Sequential goes one value. Several tensors go as a list.
+// The layers of a torch::nn::Sequential pass one value on. Several tensors are passed as a list.
 #ifndef GPIPE_SEVERAL_ARGUMENTS_H_
 #define GPIPE_SEVERAL_ARGUMENTS_H_
 
@@ -35,11 +35,11 @@ std::vector<at::Tensor> results_of(std::tuple<T...> results) {
 }  // namespace internal
 
 // `Impl` with a forward that takes its arguments as one list, (x, mask, ...), and returns a list:
-// what Impl::forward gives takes the place of the first elements, and the others pass on unchanged,
-// to the next layer of this kind. It is an Impl, so parameters keep their keys.
+// the results of Impl::forward replace the first elements, and the others pass on unchanged, to the
+// next layer of this kind. The class derives from Impl, so parameters keep their keys.
 //
 // Requirements: Impl::forward is not overloaded and takes tensors; arguments of other types need
-// defaults (FORWARD_HAS_DEFAULT_ARGS), with which missing ones are filled up. Each tensor has the
+// defaults (FORWARD_HAS_DEFAULT_ARGS), which are used for missing ones. Each tensor has the
 // batch as its dimension 0.
 //
 // Throws: forward throws c10::ValueError for a list that is too short; clone throws
@@ -68,7 +68,7 @@ class SeveralArgumentsImpl : public Impl {
                     "give a module of its own type. Make a new one");
   }
 
-  // For LibTorch's AnyModule: Impl's defaults are for the arguments of its own forward.
+  // Asked by LibTorch's AnyModule: Impl's defaults are for the arguments of its own forward.
   bool _forward_has_default_args() override { return false; }
 
  private:
@@ -106,8 +106,8 @@ class SeveralArgumentsImpl : public Impl {
 template <typename Impl>
 using SeveralArguments = torch::nn::ModuleHolder<SeveralArgumentsImpl<Impl>>;
 
-// The first tensor of a list: ends what SeveralArguments pass on. Throws c10::ValueError for an
-// empty list.
+// Returns the first tensor of a list: the end of a chain of SeveralArguments. Throws
+// c10::ValueError for an empty list.
 class FirstImpl : public torch::nn::Module {
  public:
   at::Tensor forward(std::vector<at::Tensor> inputs) {

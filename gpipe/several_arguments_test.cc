@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-// Nothing comes through where the mask is 0.
+// A layer that passes nothing on where the mask is 0.
 struct MaskedImpl : nn::Module {
   explicit MaskedImpl(int64_t width) {
     linear = register_module("linear", nn::Linear(width, width));
@@ -99,12 +99,12 @@ TEST(SeveralArguments, MissingArgumentsGetTheirDefaults) {
   nn::TransformerEncoderLayerImpl& plain = *layer;
   EXPECT_THAT(layer->forward({x})[0], EqualsBitwise(plain.forward(x)));
   EXPECT_THAT(layer->forward({x, mask})[0], EqualsBitwise(plain.forward(x, mask)));
-  // In a Sequential, where LibTorch asks the layer for defaults.
+  // The layer in a Sequential: there LibTorch asks it for defaults.
   EXPECT_THAT(nn::Sequential(layer)->forward<Tensors>(Tensors{x, mask})[0],
               EqualsBitwise(plain.forward(x, mask)));
 }
 
-// LibTorch's batch norms have the forward of a base.
+// LibTorch's batch norms inherit their forward from a base class.
 TEST(SeveralArguments, MayInheritItsForward) {
   SeveralArguments<nn::BatchNorm1dImpl> layer(3);
   const Tensor x = torch::randn({4, 3}), mask = torch::ones({4, 3});

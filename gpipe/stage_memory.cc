@@ -30,7 +30,7 @@ DevicePeak peak_of_cuda(c10::Device device) {
   return {device, stats.allocated_bytes[kAll].peak, stats.reserved_bytes[kAll].peak};
 }
 #else
-// Where LibTorch has no CUDA, no pipeline has CUDA devices.
+// Stubs for a LibTorch without CUDA, where no pipeline has CUDA devices.
 void reset_cuda(c10::Device /*device*/) {}
 DevicePeak peak_of_cuda(c10::Device device) { return {device, 0, std::nullopt}; }
 #endif

@@ -26,7 +26,7 @@ constexpr int64_t kActivation = kRows * kWidth * static_cast<int64_t>(sizeof(flo
 
 class StageMemoryTest : public testing::DeviceTest {
  protected:
-  // So many tanhs in each stage, each of which keeps its output. Stages share a device.
+  // A pipeline with layers[j] tanhs in stage j; each tanh keeps its output. Stages share a device.
   static GPipe tanhs(const std::vector<int64_t>& layers, Checkpoint mode) {
     nn::Sequential model;
     for (const int64_t count : layers) {
@@ -57,8 +57,9 @@ TEST_F(StageMemoryTest, StagesOnOneDeviceAreToldApart) {
     EXPECT_EQ(peaks[j].stage, j);
     EXPECT_EQ(peaks[j].device, device());
     EXPECT_EQ(peaks[j].model, 0);
-    // Every activation of every micro-batch; in backward besides those that are left: the gradient
-    // in progress, its successor and, in the first stage, the input's of all micro-batches.
+    // Every activation of every micro-batch. In backward there are, besides the activations that
+    // are left, the gradient in progress, its successor and, in the first stage, the gradients of
+    // the input of all micro-batches.
     EXPECT_GE(peaks[j].taken, layers[j] * kChunks * kActivation);
     EXPECT_LE(peaks[j].taken, (layers[j] * kChunks + 4) * kActivation);
   }

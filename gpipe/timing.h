@@ -7,10 +7,10 @@
 
 namespace gpipe {
 
-// Seconds of a clock that never goes back, from some point in the past.
+// The time in seconds of a clock that never goes back, since some point in the past.
 double steady_seconds();
 
-// How long a call takes.
+// How long a call of `work` takes, in seconds.
 double seconds_of(const std::function<void()>& work);
 
 // The middle value; the mean of the two middle ones if their number is even. Throws

@@ -20,12 +20,12 @@ class Processes;
 struct WorldOptions {
   // How long processes that have started wait for those that have not.
   std::chrono::milliseconds rendezvous_limit = std::chrono::minutes(5);
-  // How long a process may be silent before the others give it up. One that computes is not silent:
-  // a thread of its own answers.
+  // How long a process may be silent before the others give it up. A process that computes is not
+  // silent: a thread of its own answers for it.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(30);
-  // How long processes that are at a call wait for one that is alive and does not come to it.
+  // How long processes that have reached a call wait for one that is alive and does not reach it.
   std::chrono::milliseconds call_limit = std::chrono::minutes(5);
-  // Whether rank 0 writes one line about what was recognised to the standard error.
+  // Whether rank 0 writes one line about what was recognized to the standard error.
   bool announce = true;
 };
 
@@ -41,8 +41,8 @@ struct RowRange {
   friend bool operator!=(const RowRange& a, const RowRange& b) { return !(a == b); }
 };
 
-// The processes of a run: a value, whose copies mean the same processes. A process leaves when the
-// last copy is destroyed, pipelines' copies included.
+// The processes of a run: a value, whose copies mean the same processes. A process leaves the run
+// when its last copy is destroyed, including those that pipelines keep.
 //
 // Example, in each of four processes that torchrun, mpirun, srun or //gpipe/distributed:launch has
 // started:
@@ -54,19 +54,19 @@ class World {
   // This process alone.
   World() = default;
 
-  // The processes that a launcher has started, connected; this process alone where none has. All of
-  // them call this, as often as one another. Defined in //gpipe/distributed:world.
+  // Connects the processes that a launcher has started; without a launcher, this process alone. All
+  // processes must call this equally often. Defined in //gpipe/distributed:world.
   //
-  // Throws std::runtime_error that says who did not come within the limit, std::invalid_argument
-  // for variables that do not fit together or if the processes have different builds of LibTorch or
-  // numbers of threads per operator, gpipe::distributed::DistributedFailure if a process fails
-  // meanwhile.
+  // Throws std::runtime_error that names the processes which did not come within the limit,
+  // std::invalid_argument for environment variables that do not fit together or if the processes
+  // have different builds of LibTorch or numbers of threads per operator,
+  // gpipe::distributed::DistributedFailure if a process fails meanwhile.
   static World from_environment(const WorldOptions& options = {});
 
-  // The same processes, as replicas of one pipeline: each is a pipeline over so many processes and
-  // gets its own rows of each mini-batch, and the gradients are added up over all of them. The
-  // first `processes` ranks are replica 0, and so on. Throws std::invalid_argument if there are not
-  // exactly replicas * processes, or one of the two is below 1.
+  // The same processes, as replicas of one pipeline: each replica is a pipeline over `processes`
+  // processes and gets its own rows of each mini-batch, and the gradients are added up over all
+  // replicas. The first `processes` ranks are replica 0, and so on. Throws std::invalid_argument if
+  // there are not exactly replicas * processes of them, or if one of the two is below 1.
   //
   // Example, with eight processes: two replicas, each of a pipeline over four
   //   auto world = gpipe::World::from_environment().grid(2, 4);
@@ -77,13 +77,14 @@ class World {
 
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
-  // The number of this process among those of its machine, from 0: for its device,
-  // c10::Device(c10::kCUDA, world.local_rank()). As its launcher has given it (LOCAL_RANK of
-  // torchrun and our launcher, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, SLURM_LOCALID);
-  // from_environment() throws where several processes lack it. 0 if this process is alone.
+  // The number of this process among those of its machine, from 0, as its launcher gives it
+  // (LOCAL_RANK of torchrun and our launcher, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID,
+  // SLURM_LOCALID): for its device, c10::Device(c10::kCUDA, world.local_rank()).
+  // from_environment() throws if there are several processes and one lacks it. 0 if this process
+  // is alone.
   int64_t local_rank() const { return local_rank_; }
   int64_t replicas() const { return replicas_; }
-  // Of a replica's pipeline.
+  // The number of processes of each replica.
   int64_t processes_each() const { return size_ / replicas_; }
   int64_t replica() const { return rank_ / processes_each(); }
   int64_t process() const { return rank_ % processes_each(); }
@@ -91,10 +92,11 @@ class World {
     return replica * processes_each() + process;
   }
 
-  // Which rows of a mini-batch of `global_rows`, which is cut into `chunks` in all, this replica
-  // must be given: those of its chunks, rows / chunks rounded up in each, so the last replicas may
-  // get fewer, or none. Throws std::invalid_argument if the replicas do not divide the chunks, or
-  // for fewer than 0 rows or 1 chunk.
+  // The rows that this replica must be given of a mini-batch of `global_rows` rows, which all
+  // replicas together cut into `chunks`: the rows of its own chunks. Each chunk has rows / chunks
+  // rows, rounded up, so the last replicas may get fewer rows, or none. Throws
+  // std::invalid_argument if `chunks` is not a multiple of the replicas, or for fewer than 0 rows
+  // or 1 chunk.
   RowRange rows(int64_t global_rows, int64_t chunks) const;
 
   // For the library's own use. `processes`: null if this process is alone.

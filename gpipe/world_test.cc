@@ -41,7 +41,7 @@ TEST(World, LocalRank) {
   EXPECT_EQ(World(nullptr, 5, 6, 1).grid(2, 3).local_rank(), 1);
 }
 
-// Each micro-batch has ceil(rows / chunks) rows, and a replica those of its chunks.
+// Each micro-batch has ceil(rows / chunks) rows, and a replica has the rows of its chunks.
 TEST(World, RowsAreThoseOfTheReplicasChunks) {
   for (const int64_t replicas : {1, 2, 3, 4}) {
     for (const int64_t each : {1, 2, 3}) {

@@ -18,9 +18,10 @@
 namespace gpipe {
 namespace {
 
-// Which parameters the owners' optimizers may change now, found by all processes: [parameter] the
-// owner, or internal::kNobody. Optimizers change whatever has a gradient, also what is frozen by
-// now. Throws FoundByAll if replicas have other parameters, or have frozen others.
+// Which parameters their owners' optimizers may change now, agreed on by all processes:
+// [parameter] the owner, or internal::kNobody. Optimizers change every parameter that has a
+// gradient, even one that was frozen since. Throws FoundByAll if replicas have different
+// parameters, or have frozen different ones.
 std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
                                        std::vector<int64_t> owners) {
@@ -74,7 +75,7 @@ void ZeroOptimizer::step() {
   const World& world = pipe_->world();
   internal::Processes* const processes = world.processes().get();
   internal::in_call(processes, [&] {
-    // Whoever is in another call is named, and nothing is changed.
+    // Refuses, and names the processes that are in another call, before anything is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     if (pipe_->pipeline_->replicas_may_differ()) {
       internal::agree_on_values(world,
@@ -83,11 +84,11 @@ void ZeroOptimizer::step() {
     }
     std::vector<int64_t> owners;
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
-    // If one of them throws, others have updated their shares.
+    // If one of the replicas throws, the others may have updated their parameters.
     pipe_->pipeline_->set_replicas_may_differ(world.replicas() > 1);
     optimizer_->step();
     if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
-    // What one of them throws there, all learn before they go on.
+    // If one process has thrown above, all learn it here, before they go on.
     if (processes != nullptr) {
       (void)processes->exchange("the end of " + pipe_->call_name("ZeroOptimizer::step"), "",
                                 /*is_patient=*/true);

@@ -16,11 +16,11 @@ namespace gpipe {
 
 // Each parameter belongs to one replica (World::grid), which keeps its state, updates it, and gives
 // the new values to the others: stage 1 of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations
-// Toward Training Trillion Parameter Models", 2020). Parameters are shared out whole, so the bits
-// are those of the plain optimizer, for any that treats each parameter alone: SGD, Adam, AdamW,
-// Adagrad, RMSprop; not LBFGS.
+// Toward Training Trillion Parameter Models", 2020). Parameters are not split, so the bits are
+// those of the plain optimizer, for any optimizer that treats each parameter alone: SGD, Adam,
+// AdamW, Adagrad, RMSprop; not LBFGS.
 //
-// Without replicas it is the plain optimizer of what is here.
+// Without replicas it is the plain optimizer of the parameters of this process.
 //
 // Requirements: all processes make the same calls, in the same order. The pipeline outlives it.
 //
@@ -33,29 +33,29 @@ namespace gpipe {
 //   optimizer.step();
 class ZeroOptimizer {
  public:
-  // Makes an optimizer of these parameters, which may be none.
+  // Makes an optimizer of these parameters. The list may be empty.
   using Make =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)>;
 
-  // Throws c10::ValueError if `make` is empty, gives nothing, or gives an optimizer of other
-  // parameters than it was given.
+  // Throws c10::ValueError if `make` is empty, returns null, or returns an optimizer of a parameter
+  // that it was not given.
   ZeroOptimizer(GPipe pipe, const Make& make);
 
-  // Updates the parameters of this replica, and gets those of the others. Throws as other calls of
-  // all processes if some make another one.
+  // Updates this replica's own parameters, and gets the new values of the others. If some processes
+  // make another call instead, it throws as the calls of GPipe do.
   void step();
-  // Of all parameters that are here.
+  // Clears the gradients of all parameters of this process.
   void zero_grad(bool set_to_none = true);
 
   // The optimizer of this replica's own parameters: for learning rates, say, which must be set in
   // all processes.
   torch::optim::Optimizer& local() { return *optimizer_; }
-  // This replica's own, in the model's order.
+  // This replica's own parameters, in the model's order.
   const std::vector<at::Tensor>& owned_parameters() const { return owned_; }
 
  private:
   GPipe pipe_;
-  std::vector<at::Tensor> parameters_;  // that are here
+  std::vector<at::Tensor> parameters_;  // of this process
   std::vector<int64_t> owners_;         // [parameter]
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;

@@ -20,13 +20,13 @@ bool is(const std::exception& error) {
   return dynamic_cast<const Type*>(&error) != nullptr;
 }
 
-// What others have found wrong, thrown by a process that has found nothing.
+// A mistake that other processes have found, thrown by a process that has found none itself.
 class MistakeOfOthers : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-// What this process and the others have found wrong.
+// Compares the mistakes that this process and the others have found.
 class Mistakes {
  public:
   void connect() {
@@ -35,24 +35,24 @@ class Mistakes {
   }
   const gpipe::World& world() const { return *world_; }
 
-  // This process has found nothing. Throws if another one has.
+  // Called if this process has found no mistake. Throws if another one has.
   void expect_none() {
     const std::string mistake = compare("");
     if (!mistake.empty()) throw MistakeOfOthers(mistake);
   }
 
-  // Another process has failed: throws if that was because it has found something wrong.
+  // Called if another process has failed. Throws if that process has found a mistake.
   void look_for_cause() {
     try {
       expect_none();
     } catch (const MistakeOfOthers&) {
       throw;
     } catch (const std::exception&) {
-      // It is gone.
+      // The other process is gone.
     }
   }
 
-  // What this process says of the mistake that ends it: nothing, if rank 0 says it.
+  // The message of this process about the mistake that ends it; empty if rank 0 reports it.
   std::string said_of(const std::exception& error) {
     const std::string own = gpipe::command::message_of(error);
     try {
@@ -60,7 +60,8 @@ class Mistakes {
       if (!world_) return own;
       std::string mistake = own;
       if (is<Disagreement>(error)) {
-        // All throw it. If one of them has come from what it has found, that is what is wrong.
+        // All processes throw this error. If one of them has failed because of a mistake that it
+        // has found, that mistake is reported.
         const std::string cause = compare("");
         if (!cause.empty()) mistake = cause;
       } else if (!is<MistakeOfOthers>(error)) {
@@ -69,12 +70,12 @@ class Mistakes {
       is_said_by_rank_0_ = true;
       return world_->rank() == 0 ? mistake : "";
     } catch (const std::exception&) {
-      return own;  // There may be nobody else to say it.
+      return own;  // No other process may be left to report it.
     }
   }
 
-  // Launchers end all processes when the first has failed. That must not be before rank 0 has said
-  // why.
+  // Launchers end all processes when the first one has failed. That must not happen before rank 0
+  // has said why.
   void wait_until_said() noexcept {
     if (!is_said_by_rank_0_) return;
     try {
@@ -89,7 +90,7 @@ class Mistakes {
     return gpipe::distributed::wrong_usage(*world_, own);
   }
 
-  bool has_tried_ = false;  // to connect
+  bool has_tried_ = false;  // whether it has tried to connect
   bool is_said_by_rank_0_ = false;
   std::optional<gpipe::World> world_;
 };

@@ -9,16 +9,16 @@
 
 namespace distributed {
 
-// As gpipe::command::run_command (command/run.h), in each of the processes that a launcher has
-// started, or in one alone. `read` makes settings of the flags; `prepare` finds out, together with
-// the other processes, what is to be done, and returns the work.
+// The same as gpipe::command::run_command (command/run.h), but for each of the processes that a
+// launcher has started, or one alone. `read` makes settings of the flags; `prepare` finds out,
+// together with the other processes, what must be done, and returns the work.
 //
-// What either throws as std::invalid_argument or c10::ValueError is wrong usage: all processes end
-// with exit code 2, also those that have found nothing, and rank 0 alone says why. If not all have
-// found it, it says which ones have.
+// A std::invalid_argument or c10::ValueError from either means wrong usage: all processes end with
+// exit code 2, also those that have found nothing wrong, and only rank 0 says why. If not all
+// processes have found it, rank 0 says which ones have.
 //
-// So a process connects to the others before it ends because of its flags. If it cannot, it says by
-// itself what is wrong.
+// So a process connects to the others before it ends because of its flags. If it cannot connect, it
+// reports the mistake itself.
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<void()>& read,
                 const std::function<std::function<int()>(const gpipe::World& processes)>& prepare);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The example under a launcher of others ends with the parameters of one process.
+# Tests that the example under torchrun or mpirun ends with the parameters of one process.
 #
 #   launcher_test.sh torchrun|mpirun TRAIN TEXT
 #
-# Where there is no such launcher the test is skipped, and its report says so: tools/ci counts it as
+# Without such a launcher the test is skipped, and its report says so: tools/ci counts it as
 # neither passed nor failed.
 set -euo pipefail
 launcher="$1"
@@ -72,7 +72,7 @@ fails() {
   fi
   expect [ "$(grep -c -e "error: ${text}" "${TEST_TMPDIR}/err")" -eq 1 ]
 }
-# In one process, after the training.
+# A mistake of one process, after the training.
 fails "--trace=/nonexistent/trace: cannot be written" --trace=/nonexistent/trace
 # Wrong usage, in all of them. torchrun also says why in its summary: each process has left it the reason.
 fails "--text=/nonexistent: cannot read /nonexistent: No such file" --text=/nonexistent

@@ -12,17 +12,17 @@
 
 namespace distributed {
 
-// The processes as so many replicas of one pipeline, each of as many processes. Throws
-// std::invalid_argument that names the flag --replicas if they cannot be shared equally.
+// The processes as `replicas` replicas of one pipeline, each with the same number of processes.
+// Throws std::invalid_argument that names the flag --replicas if they cannot be shared equally.
 gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas);
 
-// As many layers for each stage, the rest for the first ones. Throws std::invalid_argument for
-// fewer than one stage and for more than there are layers.
+// The same number of layers for each stage; the first stages get the rest. Throws
+// std::invalid_argument for fewer than one stage and for more stages than layers.
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
 
-// Where the schedule has its stages. Of several
-// processes (of each replica) each has as many workers, neighbors by number. Throws
-// std::invalid_argument that names the flag --stages if there are fewer workers than processes.
+// Where the schedule has its stages. If a replica has several processes, each gets the same number
+// of workers, with consecutive numbers. Throws std::invalid_argument that names the flag --stages
+// if there are fewer workers than processes.
 gpipe::Placement placement_over(const gpipe::World& world, const gpipe::ScheduleChoice& schedule,
                                 int64_t stages);
 

@@ -3,7 +3,7 @@
     link.py PID_A PID_B MILLISECONDS LOSS
 
 Gives each namespace (that of a process) an interface `line`, and prints "ready". Addresses and routes are the caller's.
-What is lost is drawn from a fixed seed.
+The packets that are lost are drawn from a fixed seed.
 """
 
 import collections

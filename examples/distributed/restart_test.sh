@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run that loses a process in its midst (kill -9), and is started again, goes on from its last checkpoint and ends with
-# the parameters of a run that nothing has disturbed.
+# Tests that a run that loses a process halfway (kill -9), and is started again, goes on from its last checkpoint and ends
+# with the parameters of an undisturbed run.
 #
 #   restart_test.sh launch|torchrun LANGUAGE_MODEL TEXT LAUNCH
 #
@@ -73,7 +73,7 @@ lose() {
   kill -KILL "$(cat "${work}/${name}.$1.pids")" || fail "rank $1 has ended before it could be killed"
   wait "${runner}" || code=$?
   if [[ ${launcher} == launch ]]; then
-    # It says which rank, and is started again.
+    # The launcher names the rank, and is started again.
     [[ ${code} -eq 137 ]] || fail "exit code ${code} instead of 128 + SIGKILL"
     grep -q "the failure began with rank $1" "${work}/${name}.log" || fail "the launcher does not name rank $1"
     grep -q "rank $1 .* is gone" "${work}/${name}.log" || fail "the other rank does not name rank $1"

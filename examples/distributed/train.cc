@@ -52,10 +52,10 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kRowsOfShortBatches = 5;  // each tenth is one, as the last of an epoch may be
 constexpr int64_t kTokens = 64;
 constexpr int64_t kChunks = 4;
-constexpr int64_t kGroups = 4;  // so up to four replicas add up in the same order
+constexpr int64_t kGroups = 4;  // so up to four replicas add up gradients in the same order
 
 torch::nn::Sequential make_model() {
-  // Each process makes all of it, with the same values, and keeps its part.
+  // Each process makes the whole model, with the same values, and keeps its part.
   torch::manual_seed(1);
   gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
   options.vocab_size(256).hidden_size(64).intermediate_size(128).num_layers(4).num_heads(4);
@@ -82,7 +82,7 @@ torch::Tensor read_bytes(const std::string& path) {
   return tokens;
 }
 
-// Of the mini-batch of all replicas: (rows, tokens + 1).
+// The tokens of the mini-batch of all replicas: (rows, tokens + 1).
 torch::Tensor tokens_of(const torch::Tensor& text, int64_t step) {
   std::vector<torch::Tensor> rows;
   for (int64_t row = 0; row < (step % 10 == 9 ? kRowsOfShortBatches : kRows); ++row) {
@@ -157,7 +157,7 @@ void train(const Settings& settings, const gpipe::World& world, gpipe::GPipe pip
   torch::optim::Adam optimizer(pipe->local_parameters(), 1e-3);
   auto options = gpipe::StepOptions().schedule(settings.schedule.make);
   gpipe::Timeline timeline;
-  torch::manual_seed(2);  // of dropout; rank 0's counts
+  torch::manual_seed(2);  // the seed of dropout; that of rank 0 counts
   for (int64_t step = 0; step < settings.steps; ++step) {
     torch::Tensor tokens = tokens_of(settings.text, step);
     const gpipe::RowRange here = world.rows(tokens.size(0), kChunks);

@@ -164,7 +164,7 @@ begin="$(milliseconds)"
 kill -CONT "${ranks[3]}"
 ends_naming "rank 3 goes on" 3 0 5000 "rank 3 \([^)]*\) is silent"
 
-# The cut.
+# The line is cut.
 begin_endless
 begin="$(milliseconds)"
 at 0 ip link set line down

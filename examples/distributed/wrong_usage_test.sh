@@ -1,5 +1,6 @@
 #!/bin/bash
-# Wrong usage over processes: each ends with exit code 2, whoever has found it, and the reason is said once.
+# Tests wrong usage over processes: each process ends with exit code 2, whichever has found it, and the reason is printed
+# once.
 #   wrong_usage_test.sh PROGRAM TEXT LAUNCH
 set -u
 program=$1
@@ -22,15 +23,15 @@ expect_mistake_of_ranks 2 "--stages=1: with --schedule=1f1b they are for 1 proce
 expect_mistake_of_ranks 4 "--stages=2: with --schedule=interleaved they are for 1 process, and there are 2 in each" \
   "${train[@]}" --stages=2 --schedule=interleaved --replicas=2
 
-# What only one process finds: a file that its machine has not; a flag of its own; and what it finds while the others make
-# the pipeline.
+# Mistakes that only one process finds: a file that its machine does not have; a flag of its own; and a mistake that it
+# finds while the others make the pipeline.
 by_rank 1 --text=/nonexistent "${train[@]}"
 expect_mistake_of_ranks 3 "rank 1: --text=/nonexistent" "${command[@]}"
 by_rank 2 --step=3 "${train[@]}"
 expect_mistake_of_ranks 3 "rank 2: there is no flag --step" "${command[@]}"
 by_rank 0 --stages=1000 "${train[@]}"
 expect_mistake_of_ranks 3 "rank 0: --stages=1000: the model has" "${command[@]}"
-# What is right in each, but not the same.
+# Flags that are right in each process, but differ.
 by_rank 1 --stages=3 "${train[@]}"
 expect_mistake_of_ranks 2 "the balance of pipeline 0 must be the same on all ranks" "${command[@]}"
 echo PASSED

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int64_t kLength = 64;  // tokens that it looks back at
+constexpr int64_t kLength = 64;  // tokens that the model looks back at
 constexpr int64_t kRows = 8;     // of a mini-batch
 constexpr int64_t kChunks = 4;
 

@@ -9,7 +9,7 @@
 #include "balance/training.h"
 #include "gpipe/gpipe.h"
 
-// What it is and what it is trained on, for GPipe's commands: how it is cut, whether it fits.
+// The model and its training data, for GPipe's commands that find a cut or whether the model fits.
 gpipe::balance::Training make_model();
 
 class LanguageModel {
@@ -20,7 +20,8 @@ class LanguageModel {
   // Trains it. Returns the loss of each step, which does not depend on the balance.
   std::vector<double> train(int64_t steps);
 
-  // What it finds most probable behind each of these, all as long; at most 4.
+  // The most probable continuations of the prompts. There are at most 4 prompts, all of the same
+  // length.
   std::vector<std::string> write(const std::vector<std::string>& prompts, int64_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// How the language model is cut: `//:language_model_balance -- --partitions=2 --chunks=4`.
+// Finds how to cut the language model: `//:language_model_balance -- --partitions=2 --chunks=4`.
 #include "balance/commands/balance_main.h"
 #include "language_model.h"
 

@@ -1,4 +1,5 @@
-// How it is trained fastest: `//:language_model_plan -- --devices=2 --memory=1GiB`.
+// Finds how to train the language model fastest:
+// `//:language_model_plan -- --devices=2 --memory=1GiB`.
 #include "balance/commands/plan_main.h"
 #include "language_model.h"
 

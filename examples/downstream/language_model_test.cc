@@ -4,7 +4,7 @@
 
 namespace {
 
-// A verse again and again is learned soon.
+// A text that repeats one verse is learned soon.
 std::string text() {
   std::string text;
   while (text.size() < 4000) {

@@ -1,5 +1,5 @@
-// Each public header of GPipe can be included from another workspace, with the targets that the
-// README names. Compiling this is the test.
+// Tests that each public header of GPipe can be included from another workspace, with the targets
+// that the README names. Compiling this file is the test.
 #include "balance/balance.h"
 #include "balance/commands/balance_main.h"
 #include "balance/commands/fit_main.h"
@@ -64,7 +64,7 @@
 #include "skip/skippable.h"
 #include "tied/tied_layer.h"
 
-// A value of each, so that no header is empty here.
+// Uses a value of each, so that no header goes unused here.
 [[maybe_unused]] std::string describe(const gpipe::balance::MemoryPlan& plan) {
   return to_text(plan) + to_json(plan) + to_svg(plan, "a plan");
 }

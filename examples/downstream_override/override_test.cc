@@ -1,5 +1,5 @@
-// GPipe's targets were built against this workspace's own GoogleTest and glog: their markers are
-// here, although this package depends on GPipe's targets only.
+// Tests that GPipe's targets are built against this workspace's own GoogleTest and glog: their
+// markers are visible here, although this package depends on GPipe's targets only.
 
 #include <gtest/gtest.h>
 

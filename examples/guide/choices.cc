@@ -91,7 +91,7 @@ double step_time(gpipe::GPipe& pipe, const gpipe::StepOptions& options = {}) {
   return 1e3 * gpipe::median(times);
 }
 
-// What the stages of four take at most beside their parameters, in KiB: twelve layers of
+// The most memory that the four stages take beside their parameters, in KiB: twelve layers of
 // {64, 256} numbers, 64 KiB each.
 std::string memory(int64_t chunks, Checkpoint mode, const gpipe::StepOptions& options = {}) {
   nn::Sequential model;

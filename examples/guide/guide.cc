@@ -15,7 +15,7 @@
 namespace guide {
 namespace {
 
-// Chapters before problems, and 9 before 10.
+// The order of numbers: chapters before problems, and 9 before 10.
 using Number = std::pair<int, std::string>;
 Number number_of(const std::string& text) {
   const size_t dot = text.find('.');
@@ -38,7 +38,7 @@ std::map<Number, Problem>& problems() {
   return all;
 }
 
-// Whether what `call` does went well.
+// Whether `call` went well.
 bool attempt(const std::string& what, const std::function<void()>& call) {
   try {
     call();
@@ -80,7 +80,7 @@ int print(const std::vector<std::string>& numbers) {
       std::cerr << "there is no problem " << number << "; without arguments all are listed\n";
       return 2;
     }
-    // Which lines answer which problem.
+    // Says which lines answer which problem.
     if (numbers.size() > 1) std::cout << number << ":" << std::endl;
     if (!attempt(number, [&, &problem = found->second] { problem.print(std::cout); })) return 1;
   }

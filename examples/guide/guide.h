@@ -1,4 +1,4 @@
-// Chapter and Answer: what the programs of docs/guide have in common.
+// Chapter and Answer: the common parts of the programs of docs/guide.
 //
 // Each program runs the code of some chapters and computes the answers of their problems. With
 // --check it does all of it, as a test; with numbers ("3.1") it prints those answers.
@@ -14,7 +14,7 @@
 
 namespace guide {
 
-// The code of a chapter. Made as a global variable. What it throws fails the test.
+// The code of a chapter. Made as a global variable. An exception from it fails the test.
 //
 // Example:
 //   const guide::Chapter kFirst("2", [] { ... guide::expect(loss < 0.1, "it has learned"); });
@@ -24,7 +24,7 @@ struct Chapter {
 
 // Prints the answer of a problem. Made as a global variable.
 //
-// What is measured takes seconds and needs an idle machine, so --check leaves it out.
+// Measured answers take seconds and need an idle machine, so --check leaves them out.
 struct Answer {
   enum class Kind : bool { kComputed, kMeasured };
   Answer(const std::string& number, std::function<void(std::ostream& out)> print,

@@ -14,7 +14,7 @@ constexpr std::string_view kMagic = "EC02Compressed Data File";
 constexpr size_t kNumbers = 84;  // where the numbers begin
 constexpr uint32_t kLeastBits = 9;
 constexpr uint32_t kMostBits = 16;
-constexpr uint32_t kClear = 256;  // a code: forget all words but the single bytes
+constexpr uint32_t kClear = 256;  // a code: forget all words except the single bytes
 constexpr uint32_t kFirstWord = 257;
 constexpr uint32_t kNone = kClear;  // no word
 
@@ -31,7 +31,7 @@ uint32_t number_at(const std::string& contents, size_t place) {
   return number;
 }
 
-// Codes of 9 to 16 bits, the lowest first.
+// Reads codes of 9 to 16 bits, the lowest bit first.
 class Codes {
  public:
   explicit Codes(std::string_view bytes) : bytes_(bytes) {}
@@ -45,7 +45,7 @@ class Codes {
     return code;
   }
 
-  // compress(1) writes eight codes at a time: before others of another width the rest is skipped.
+  // compress(1) writes eight codes at a time: before codes of another width the rest is skipped.
   void end_group(uint32_t bits) {
     const size_t group = size_t{8} * bits;
     begin_ += (bit_ - begin_ + group - 1) / group * group;
@@ -81,7 +81,7 @@ void expand(std::string_view stream, std::string& text) {
       previous = kNone;
       continue;
     }
-    // A word may be used before it is known: it is the one before, and that one's first byte.
+    // A word may be used before it is known: it is the word before, followed by its first byte.
     const bool unknown = previous != kNone && *code == size;
     if (*code >= size && !unknown) damaged("a code for no word");
     reversed.clear();

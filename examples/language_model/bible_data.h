@@ -1,7 +1,7 @@
 // decompress_bible: the King James Version as Debian's package bible-kjv-text has it.
 //
-// The package has one file, /usr/lib/bible.data, which only its own reader (the program `bible`)
-// knows. The text is public domain.
+// The package has one file, /usr/lib/bible.data, in a format that only its own reader (the program
+// `bible`) knows. The text is public domain.
 #ifndef LANGUAGE_MODEL_BIBLE_DATA_H_
 #define LANGUAGE_MODEL_BIBLE_DATA_H_
 
@@ -9,18 +9,18 @@
 
 namespace language_model {
 
-// Where the package puts it.
+// The path of the package's file.
 inline constexpr char kBibleData[] = "/usr/lib/bible.data";
 
 // Whether a file with these contents is of this kind.
 bool is_bible_data(const std::string& contents);
 
-// The text: a line for each verse, "Ge1:1 In the beginning God created the heaven and the earth.",
-// after a line with a title. 4.4 MB.
+// Returns the text: a line for each verse, "Ge1:1 In the beginning God created the heaven and the
+// earth.", after a line with a title. 4.4 MB.
 //
-// The file: "EC02Compressed Data File", numbers of four bytes with the highest first (from byte 84:
-// the size of a window's text, the number of windows, where each begins), and the windows, each a
-// stream of compress(1) with codes of up to 16 bits, without its three bytes of header (Welch, "A
+// The file has: "EC02Compressed Data File", numbers of four bytes with the highest first (from byte
+// 84: the size of a window's text, the number of windows, where each begins), and the windows, each
+// a stream of compress(1) with codes of up to 16 bits, without its three bytes of header (Welch, "A
 // Technique for High-Performance Data Compression", 1984). The last one ends with the file.
 //
 // Throws std::runtime_error with the reason for anything else, and for damaged contents.

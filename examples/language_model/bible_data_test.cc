@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The first 6,000 bytes of the package's first window, and what its own reader makes of them.
+// Test files: the first 6,000 bytes of the package's first window, and the text that its own reader
+// makes of them.
 std::string test_file(const std::string& name) {
   std::ifstream file("examples/language_model/testdata/" + name, std::ios::binary);
   EXPECT_TRUE(file.is_open()) << name;
@@ -80,7 +81,7 @@ TEST(DecompressBible, RefusesWhatIsDamaged) {
   wrong = data;
   wrong[100] = '\xff';  // the first code is above 256
   EXPECT_THAT(error_of(wrong), HasSubstr("a code for no word"));
-  // Whatever is in it: text or an error.
+  // Whatever the file contains, the result is a text or an error.
   for (size_t k = 84; k < data.size(); k += 7) {
     wrong = data;
     wrong[k] = static_cast<char>(wrong[k] ^ 0x55);

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kText[] = "text", kSchedule[] = "schedule", kThreads[] = "threads";
 
-// As a flag has it: without the quotes of JSON.
+// The value as in a flag: without the quotes of JSON.
 std::string value_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -40,7 +40,7 @@ bool is_same(const std::string& name, const Json& saved, const Json& now) {
 }  // namespace
 
 std::string bits_of(const Settings& settings, int64_t threads) {
-  // Gradients are added up in as many groups as there are replicas, unless it is said.
+  // Gradients are added up in as many groups as there are replicas, unless --groups is given.
   const int64_t groups = settings.groups > 0     ? settings.groups
                          : settings.replicas > 1 ? settings.replicas
                                                  : 0;
@@ -49,7 +49,7 @@ std::string bits_of(const Settings& settings, int64_t threads) {
               settings.text.size());
   const auto& model = settings.model;
   Json bits;
-  // Wherever the file is.
+  // The text counts, and not the path of its file.
   bits[kText] = absl::StrFormat("%d bytes, CRC-32 %08x", settings.text.size(), checksum);
   bits["documents"] = settings.documents_are;
   bits["length"] = settings.length;
@@ -126,7 +126,7 @@ std::string shared_flags(const Settings& settings) {
   flags["cache"] = settings.cache;
   flags["prompt"] = settings.prompt;
   flags["temperature"] = settings.temperature;
-  // Prompts may be of any bytes.
+  // Prompts may have any bytes.
   return flags.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -24,7 +24,7 @@ using ::testing::ThrowsMessage;
 
 using Change = std::function<void(Settings&)>;
 
-// All that are there, with this change.
+// Fills in all settings, and then makes this change.
 void fill(Settings& settings, const Change& change) {
   settings.text = "In the beginning";
   settings.documents_are = "lines";
@@ -64,7 +64,7 @@ TEST(Bits, AreThoseOfWhateverLayout) {
   for (const Change& layout : layouts) {
     EXPECT_THAT(compare_bits(bits(), bits(layout)).flags, IsEmpty()) << bits(layout);
   }
-  // Replicas, too, with as many groups.
+  // Replicas do not count either if the groups are the same.
   const auto groups = [](int64_t number, int64_t replicas) {
     return bits([&](Settings& settings) {
       settings.groups = number;
@@ -102,7 +102,7 @@ TEST(Bits, TellWhatIsAnother) {
       {[](Settings& settings) { settings.chunks = 2; }, "--chunks=4"},
       {[](Settings& settings) { settings.groups = 1; },
        "no --groups and no --replicas, of which each is a group"},
-      // Where --groups was not given, but follows.
+      // --groups was not given, but follows from the replicas.
       {[](Settings& settings) { settings.replicas = 2; },
        "no --groups and no --replicas, of which each is a group"},
       {[](Settings& settings) { settings.schedule = parse_schedule("gpipe"); },
@@ -112,7 +112,7 @@ TEST(Bits, TellWhatIsAnother) {
     EXPECT_EQ(flags_of_saved(compare_bits(bits(), bits(change))), flag);
   }
   EXPECT_EQ(flags_of_saved(compare_bits(bits(), bits([](Settings&) {}, 1))), "--threads=2");
-  // One micro-batch is in every order.
+  // A single micro-batch has the same order under every schedule.
   const auto with_one_micro_batch = [](const std::string& schedule) {
     return bits([&](Settings& settings) {
       settings.chunks = 1;
@@ -174,7 +174,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
     EXPECT_THAT(difference_of_ranks({one, one, flags(change)}),
                 StartsWith(flag + " must be the same on all ranks: rank 0 has "));
   }
-  // Each flag once, with the first rank that has another.
+  // Each flag is named once, with the first rank that has another value.
   const std::string both = flags([](Settings& settings) {
     settings.seed = 5;
     settings.packed = false;
@@ -182,7 +182,7 @@ TEST(Bits, TellWhichRankHasOtherFlags) {
   EXPECT_EQ(difference_of_ranks({one, flags(changes[1].first), both}),
             "--seed must be the same on all ranks: rank 0 has 3, rank 1 has 5\n"
             "--packed must be the same on all ranks: rank 0 has true, rank 2 has false");
-  // Of each machine, and of each process.
+  // These flags may differ between machines, and between processes.
   const std::string other = flags([](Settings& settings) {
     settings.path = "/elsewhere";
     settings.threads = 2;

@@ -10,7 +10,7 @@
 namespace language_model {
 namespace {
 
-// How many rows are open at a time: the more, the less padding, and the less random the order.
+// How many rows are open at a time. More rows mean less padding, but also a less random order.
 constexpr size_t kOpenRows = 16;
 
 int64_t token(const Piece& piece, int64_t place) {
@@ -19,7 +19,8 @@ int64_t token(const Piece& piece, int64_t place) {
   return is_byte ? static_cast<unsigned char>(piece.document[static_cast<size_t>(index)]) : kEnd;
 }
 
-// The next document, with its end; removes it and what separates it from the next.
+// Removes the next document from the text, with what separates it from the next one, and returns it
+// with its end.
 std::string_view take(std::string_view& text, Documents documents) {
   const std::string_view separator = documents == Documents::kLines ? "\n" : "\n\n";
   const size_t newline = text.find(separator);
@@ -42,7 +43,7 @@ std::vector<std::string_view> split(std::string_view text, Documents documents) 
 std::vector<Piece> cut(const std::vector<std::string_view>& documents, int64_t length) {
   std::vector<Piece> pieces;
   for (const std::string_view document : documents) {
-    // Each byte, and the end behind them, is to be said once.
+    // Each byte, and the end after them, must be predicted once.
     const auto tokens = static_cast<int64_t>(document.size()) + 1;
     for (int64_t begin = 0; begin < tokens; begin += length) {
       pieces.push_back({document, begin, std::min(length, tokens - begin)});

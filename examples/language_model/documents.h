@@ -1,8 +1,8 @@
 // PackedRows: a text as rows of tokens to train a language model on.
 //
-// Tokens are bytes, and one more that stands before and behind each document. A document is learned
-// from its own beginning: rows have several of them side by side, which do not see each other, and
-// what is left of a row is padding, which does not count.
+// Tokens are bytes, and one more that stands before and after each document. A document is learned
+// from its own beginning: rows have several documents side by side, which do not see each other.
+// The rest of a row is padding, which does not count.
 #ifndef LANGUAGE_MODEL_DOCUMENTS_H_
 #define LANGUAGE_MODEL_DOCUMENTS_H_
 
@@ -15,7 +15,7 @@
 
 namespace language_model {
 
-inline constexpr int64_t kEnd = 256;  // the token between documents; also padding's
+inline constexpr int64_t kEnd = 256;  // the token between documents, and of padding
 inline constexpr int64_t kVocabulary = 257;
 inline constexpr int64_t kIgnored = -100;  // the target of padding, as cross_entropy has it
 
@@ -24,7 +24,7 @@ enum class Documents : uint8_t {
   kParagraphs,  // what empty lines separate
 };
 
-// The documents of a text, none of them empty. They point into it.
+// The documents of a text, none of them empty. They point into the text.
 std::vector<std::string_view> split(std::string_view text, Documents documents);
 
 // A document as a model learns it, or a piece of one that is longer than a row.
@@ -34,25 +34,26 @@ struct Piece {
   int64_t tokens = 0;
 };
 
-// Documents cut into pieces of at most `length` tokens. A piece does not see those before it.
+// Documents cut into pieces of at most `length` tokens. A piece does not see the pieces before it.
 std::vector<Piece> cut(const std::vector<std::string_view>& documents, int64_t length);
 
-// What a model is given, and what it shall say: each [rows, length], whole numbers.
+// The input of a model, and its targets: each [rows, length], whole numbers.
 struct Batch {
   at::Tensor ids;
-  at::Tensor documents;  // of each token, its document's number in the row; padding has its own
-  at::Tensor targets;    // the tokens behind; kIgnored in padding
-  int64_t tokens = 0;    // that count
+  at::Tensor documents;  // for each token, its document's number in the row; padding has its own
+  at::Tensor targets;    // the next tokens; kIgnored in padding
+  int64_t tokens = 0;    // how many tokens count
 };
 
 // The mini-batches of a training run, epoch after epoch, or of a validation.
 //
-// Guarantees: what is in a mini-batch follows from these arguments and its number alone, so that a
-// run that is resumed goes on with the data that it would have had.
+// Guarantees: the content of a mini-batch depends on the arguments of the constructor and its
+// number alone, so a run that is resumed goes on with the data that it would have had.
 class PackedRows {
  public:
-  // `packed`: several pieces in a row, if they fit; else one. In training each epoch has the pieces
-  // in another order, drawn from the seed. The text that pieces point into must outlive this.
+  // `packed`: several pieces in a row, if they fit; otherwise one. In training each epoch has the
+  // pieces in another order, drawn from the seed. The text that pieces point into must outlive this
+  // object.
   PackedRows(std::vector<Piece> pieces, int64_t length, bool packed, uint64_t seed);
 
   // `rows` rows from row `first` on, counted from the begin of the first epoch.
@@ -60,7 +61,8 @@ class PackedRows {
   // How many rows there are from row `first` to the end of its epoch.
   int64_t left_in_epoch(int64_t first);
 
-  // The same in the pieces' own order, each piece once: the rows, and these rows.
+  // The same for a validation, in the pieces' own order, each piece once: the number of all rows,
+  // and `rows` rows from row `first` on.
   int64_t validation_rows() const { return static_cast<int64_t>(in_order_.size()); }
   Batch validation(int64_t first, int64_t rows) const;
 

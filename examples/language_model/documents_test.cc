@@ -23,7 +23,7 @@ TEST(Split, LinesAndParagraphs) {
   EXPECT_THAT(split("\n\n", Documents::kLines), IsEmpty());
 }
 
-// What is learned of each document, "ids > targets" with '.' for its ends, and how often.
+// The pairs that are learned, "ids > targets" with '.' for the ends of a document, and how often.
 std::map<std::string, int> learned(const Batch& batch) {
   const auto text = [](const at::Tensor& token) {
     const auto number = token.item<int64_t>();
@@ -56,7 +56,7 @@ TEST(PackedRows, EachTokenIsLearnedOnceBehindItsOwnDocument) {
     EXPECT_EQ(learned(all), kLearned);
     EXPECT_EQ(all.tokens, 26);
     EXPECT_EQ(all.targets.ne(kIgnored).sum().item<int64_t>(), 26);
-    // Padding is no part of the document before it.
+    // Padding is not a part of the document before it.
     const at::Tensor change = all.documents.slice(1, 1) != all.documents.slice(1, 0, -1);
     const at::Tensor begins =
         all.targets.slice(1, 1).eq(kIgnored).logical_and(all.targets.slice(1, 0, -1).ne(kIgnored));

@@ -64,7 +64,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// What people read, of one process.
+// The output for people, written by one process only.
 class Output {
  public:
   explicit Output(bool on) : on_(on) {}
@@ -78,7 +78,7 @@ class Output {
 };
 
 torch::nn::Sequential make_model(const Settings& settings) {
-  // Each process makes all of it, with the same values, and keeps its part.
+  // Each process makes the whole model, with the same values, and keeps its part.
   torch::manual_seed(settings.seed);
   return gpipe::models::transformer(settings.model);
 }
@@ -173,8 +173,8 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
 
 // --- Training
 
-// Whatever draws numbers while it lives, training does not notice it: a run that validates more
-// often, or is stopped and resumed, has the same dropout.
+// Keeps the state of the random generator. Draws while it lives do not affect the training: a run
+// that validates more often, or is stopped and resumed, has the same dropout.
 class KeepsGenerator {
  public:
   KeepsGenerator() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
@@ -186,7 +186,7 @@ class KeepsGenerator {
   at::Tensor state_;
 };
 
-// For a terminal: a model that has learned little writes control characters.
+// The text without control characters, for a terminal: a model that has learned little writes some.
 std::string printable(std::string text) {
   for (char& letter : text) {
     const auto byte = static_cast<unsigned char>(letter);
@@ -195,7 +195,7 @@ std::string printable(std::string text) {
   return text;
 }
 
-// The mean over all tokens of the validation.
+// The mean loss over all tokens of the validation.
 double validate(const Settings& settings, Network& network, const PackedRows& rows) {
   const int64_t all = std::min(settings.validation_rows, rows.validation_rows());
   double sum = 0, tokens = 0;
@@ -226,7 +226,8 @@ std::vector<std::string> write(const Settings& settings, Network& network) {
   return texts;
 }
 
-// What else would train wrongly without a word, or stop in the middle.
+// Refuses flags that differ between processes: the run would train wrongly without a message, or
+// stop in the middle.
 void expect_same_flags(const gpipe::World& processes, const Settings& settings) {
   const std::string difference =
       difference_of_ranks(gpipe::distributed::settings_of_ranks(processes, shared_flags(settings)));
@@ -241,11 +242,12 @@ class Run {
         out_(world.rank() == 0),
         rows_(settings.training, settings.length, settings.packed, settings.seed),
         held_out_(settings.validation, settings.length, settings.packed, settings.seed) {
-    // Over several processes each would stop after another step: there the first one ends them.
+    // Several processes would each stop after another step: there the first one that is interrupted
+    // ends the others.
     if (world.size() == 1) interrupt_.emplace();
   }
 
-  // Finds whatever is wrong with the settings, here and together with the other processes'.
+  // Finds all mistakes in the settings, here and together with those of the other processes.
   void prepare() {
     describe();
     build();
@@ -256,7 +258,7 @@ class Run {
     if (settings_.explain) {
       explain(settings_, pipe_, step_options(settings_), rows_, *interrupt_, out_, json_);
     }
-    torch::manual_seed(settings_.seed);  // of dropout; rank 0's counts
+    torch::manual_seed(settings_.seed);  // the seed of dropout; that of rank 0 counts
     resume();
     train();
     finish();
@@ -399,7 +401,7 @@ class Run {
 
   void save() {
     if (settings_.save.empty()) return;
-    // It would be the same again, but for the flags, with which nothing was trained.
+    // The checkpoint would be the same again, except for the flags, with which nothing was trained.
     if (step_ == begun_at_ && settings_.save == settings_.resume) return;
     const gpipe::Progress progress{step_, row_, {}, bits_};
     if (zero_) {
@@ -409,7 +411,7 @@ class Run {
     }
   }
 
-  // Of the next mini-batch.
+  // The number of rows of the next mini-batch.
   int64_t rows_of_batch() {
     return settings_.short_last ? std::min(settings_.batch, rows_.left_in_epoch(row_))
                                 : settings_.batch;
@@ -528,12 +530,12 @@ class Run {
   std::unique_ptr<Network> network_;
   std::unique_ptr<torch::optim::AdamW> optimizer_;  // or:
   std::optional<gpipe::ZeroOptimizer> zero_;
-  std::string bits_;  // bits_of this run
+  std::string bits_;  // the result of bits_of for this run
   Json json_;
   int64_t step_ = 0;
-  int64_t begun_at_ = -1;             // where it goes on from a checkpoint
-  int64_t row_ = 0;                   // the first of the next mini-batch
-  std::optional<double> validation_;  // after step_
+  int64_t begun_at_ = -1;             // the step of the checkpoint from which the run goes on
+  int64_t row_ = 0;                   // the first row of the next mini-batch
+  std::optional<double> validation_;  // the loss after step_
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the whole program: the same bits under every cut, schedule and number of processes, and after a stop;
-# what it learns; mistakes.
+# Tests the whole program: that its bits are the same under every cut, schedule and number of processes, and after a stop;
+# that it learns; and its messages about mistakes.
 #   language_model_test.sh PROGRAM TEXT LAUNCH
 set -u
 program=$1
@@ -73,30 +73,30 @@ expect_same recomputes "$program" "${tiny[@]}" --balance=1,4,2 --checkpoint=alwa
 expect_same v_shape "$program" "${tiny[@]}" --stages=4 --schedule=zb-v
 expect_same processes "$launch" --processes=2 -- "$program" "${tiny[@]}"
 
-# Stopped twice, gone on under other cuts, and once over processes.
+# A run that is stopped twice, and goes on under other cuts, once over processes.
 hash_of stopped "$program" "${tiny[@]}" --stop_at=7 --save="$work/run/last" >/dev/null
 grep -q "go on with --resume" "$work/stopped.log" || fail "how to go on"
 hash_of again "$launch" --processes=2 -- "$program" "${tiny[@]}" --resume="$work/run/last" --stop_at=15 \
   --save="$work/run/last" >/dev/null
 grep -q "resumed after step 7" "$work/again.log" || fail "where it goes on"
 expect_same resumed "$program" "${tiny[@]}" --resume="$work/run/last" --balance=5,2 --save="$work/end"
-# Started again with the same command: from its own checkpoint, if it has one.
+# A run that is started again with the same command goes on from its own checkpoint, if it has one.
 hash_of first_part "$program" "${tiny[@]}" --stop_at=7 --save="$work/own" --resume_saved >/dev/null
 grep -q "resumed" "$work/first_part.log" && fail "resumed from nothing"
 expect_same second_part "$program" "${tiny[@]}" --save="$work/own" --resume_saved
 grep -q "resumed after step 7" "$work/second_part.log" || fail "not resumed from its own checkpoint"
-# A folder that was made for it has none yet.
+# A folder that was made for the checkpoint has none yet.
 mkdir "$work/made"
 expect_same made "$program" "${tiny[@]}" --save="$work/made" --resume_saved
 grep -q "resumed" "$work/made.log" && fail "resumed from an empty folder"
 expect_same made_again "$program" "${tiny[@]}" --save="$work/made" --resume_saved
 grep -q "resumed after step 24" "$work/made_again.log" || fail "not resumed from the folder that was made"
 grep -q "no step is left to train" "$work/made_again.log" || fail "a run that has ended trains"
-# Flags with which nothing was trained are not written into it.
+# Flags with which nothing was trained are not written into the checkpoint.
 before=$(cat "$work/made"/* | cksum)
 expect_same made_otherwise "$program" "${tiny[@]}" --save="$work/made" --resume_saved --resume_anyway --learning_rate=0.5
 [ "$(cat "$work/made"/* | cksum)" = "$before" ] || fail "a checkpoint is written again with flags that trained nothing"
-# A matrix that the first and the last partition share.
+# The first and the last partition share a matrix.
 tied=$(hash_of tied "$program" "${tiny[@]}" --tied --balance=3,4 --json="$work/tied.json")
 [[ ${tied} =~ ^[0-9a-f]{16}$ && $tied != "$through" ]] || fail "--tied: parameters $tied"
 for layout in "one_tied $program" "two_tied $launch --processes=2 -- $program"; do
@@ -104,10 +104,10 @@ for layout in "one_tied $program" "two_tied $launch --processes=2 -- $program"; 
   hash=$(hash_of "${words[@]}" "${tiny[@]}" --tied --zero)
   [ "$hash" = "$tied" ] || fail "${words[0]}: parameters $hash instead of $tied"
 done
-# Over processes all of them end so, and one says why: of flags, ...
+# Over processes all of them end so, and one says why: because of flags, ...
 expect_mistake_of_ranks 2 ".*did you mean --steps?" "$program" "${tiny[@]}" --step=3
 expect_mistake_of_ranks 2 ".*give llama or gpt2" "$program" "${tiny[@]}" --model=bert
-# ... of values that do not fit the number of processes, ...
+# ... because of values that do not fit the number of processes, ...
 expect_mistake "--replicas=3: each has as many processes, and there is 1 process" "${tiny[@]}" --replicas=3
 expect_mistake_of_ranks 2 "--replicas=3: .* there are 2 processes; start 3 or a multiple" \
   "$program" "${tiny[@]}" --replicas=3
@@ -117,12 +117,12 @@ expect_mistake_of_ranks 2 "--explain measures within one process" "$program" "${
 expect_mistake_of_ranks 2 "--plain trains a whole model in each process" "$program" "${tiny[@]}" --plain
 expect_mistake_of_ranks 2 "--devices: 2 of them; several processes have one device each" \
   "$program" "${tiny[@]}" --devices=cpu,cpu
-# ... and of what only one of them finds.
+# ... and because of a mistake that only one of them finds.
 by_rank 1 --resume="$work/none" "$program" "${tiny[@]}"
 expect_mistake_of_ranks 2 "rank 1: --resume=$work/none: there is no such folder" "${command[@]}"
 by_rank 0 --groups=3 "$program" "${tiny[@]}" --resume="$work/run/last"
 expect_mistake_of_ranks 2 ".*must be the same on all ranks" "${command[@]}"
-# Flags that are right in each and not the same, which would train wrongly (bits_test has each).
+# Flags that are right in each process but differ, which would train wrongly (bits_test has each).
 for flag in --learning_rate=0.5 --seed=5 --nopacked --sample=9 --plain; do
   name=${flag%%=*}
   by_rank 1 "$flag" "$program" "${tiny[@]}"
@@ -131,7 +131,7 @@ done
 by_rank 2 --seed=5 "$program" "${tiny[@]}" --replicas=3
 expect_mistake_of_ranks 3 "--seed must be the same on all ranks: rank 0 has 0, rank 2 has 5" "${command[@]}"
 
-# With what gives other bits (bits_test has each flag): a mistake, in one process and in several.
+# Resuming with flags that give other bits (bits_test has each flag) is a mistake, in one process and in several.
 again=("${tiny[@]}" --resume="$work/run/last")
 expect_mistake "--tied: false in the checkpoint, true now" "${again[@]}" --tied
 expect_mistake "--seed: 0 in the checkpoint, 1 now" "${again[@]}" --seed=1
@@ -146,7 +146,7 @@ expect_mistake_of_ranks 2 ".*the run would go on with other bits" "$program" "${
 anyway=$(hash_of anyway "$program" "${again[@]}" --groups=3 --dropout=0 --resume_anyway)
 [[ ${anyway} =~ ^[0-9a-f]{16}$ && $anyway != "$through" ]] || fail "--resume_anyway: parameters $anyway"
 grep -q -e "--groups: none in the checkpoint, 3 now" "$work/anyway.log" || fail "--resume_anyway says nothing"
-# What cannot go on.
+# Checkpoints that cannot be resumed.
 "$program" "${again[@]}" --batch=3 --resume_anyway >"$work/batch.log" 2>&1
 grep -q "of another --batch" "$work/batch.log" || fail "another --batch"
 "$program" "${again[@]}" --width=32 --resume_anyway >"$work/width.log" 2>&1
@@ -174,7 +174,7 @@ grep -q "warning: .*it does not say with which flags" "$work/old.err.log" || fai
 other=$(hash_of other "$program" "${tiny[@]}" --balance=3,4 --seed=1)
 [ "$other" != "$through" ] || fail "another seed, the same parameters"
 
-# What the run's other ways have to say: the same losses, but for rounding.
+# Other ways to run give the same losses, except for rounding.
 hash_of plain "$program" "${tiny[@]}" --plain --dropout=0 --json="$work/plain.json"
 hash_of no_dropout "$program" "${tiny[@]}" --dropout=0 --json="$work/no_dropout.json" >/dev/null
 hash_of bfloat16 "$program" "${tiny[@]}" --dropout=0 --bfloat16 --json="$work/bfloat16.json" >/dev/null
@@ -205,11 +205,11 @@ for a, b, c in zip(plain["history"], pipeline["history"], half["history"]):
     assert abs(a["loss"] - c["loss"]) < 0.05 * a["loss"], (a, c)
     assert a["loss"] != c["loss"]
 assert len(through["samples"]) == 1 and 1 <= len(through["samples"][0]) <= 20, through["samples"]
-# A cache of keys and values changes nothing of what is written, and several are written at the same time.
+# A cache of keys and values does not change the samples, also if several are written at the same time.
 three, again, both = read("three"), read("recomputed"), read("three_in_two")
 assert len(three["samples"]) == 3 and len(set(three["samples"])) == 3, three["samples"]
 assert three["samples"] == again["samples"] == both["samples"], (three["samples"], again["samples"], both["samples"])
-# Documents in a row are what each is alone.
+# Documents that share a row give the same as each alone.
 apart, packed = read("apart"), read("packed")
 assert packed["text"]["packed"] and not apart["text"]["packed"]
 assert abs(apart["validation_loss"] / packed["validation_loss"] - 1) < 1e-5, (apart, packed)

@@ -17,7 +17,7 @@ namespace {
 using gpipe::Tensors;
 
 at::Tensor drawn(const at::Tensor& logits, double temperature, const at::Generator& generator) {
-  // On the CPU, where the generator is.
+  // Draws on the CPU, where the generator is.
   const at::Tensor last = logits.select(1, -1).to(at::TensorOptions(at::kCPU).dtype(at::kFloat));
   if (temperature == 0) return last.argmax(-1);
   return at::multinomial((last / temperature).softmax(-1), 1, /*replacement=*/false, generator);
@@ -78,8 +78,8 @@ class Pipeline : public Network {
     return pipe_->evaluate(inputs(batch), targets(batch), mean_loss, options_).loss;
   }
   void clip(double norm) override { pipe_->clip_grad_norm_(norm); }
-  // What the loss function gives is known in all processes, and the logits are in the last one. A
-  // micro-batch is a row, so that each row has its own.
+  // The loss function draws, because all processes get to know its results, while the logits are in
+  // the last process only. A micro-batch is a row, so that each row has a result of its own.
   std::vector<int64_t> draw(const Tensors& inputs, double temperature,
                             const at::Generator& generator) override {
     TORCH_CHECK_VALUE(inputs.at(0).size(0) <= most_draws(), "there are ", inputs.at(0).size(0),
@@ -105,7 +105,7 @@ class Pipeline : public Network {
  private:
   c10::Device first() const { return pipe_->devices().front(); }
   c10::Device last() const { return pipe_->devices().back(); }
-  // Those of this replica.
+  // The rows of this replica.
   at::Tensor own_rows(const at::Tensor& of_all) const {
     const gpipe::RowRange rows = pipe_->world().rows(of_all.size(0), pipe_->chunks());
     return of_all.narrow(0, rows.begin, rows.size());

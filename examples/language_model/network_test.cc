@@ -48,8 +48,8 @@ std::unique_ptr<Network> make(gpipe::models::TransformerKind kind, std::vector<i
   return make_pipeline(pipe, gpipe::StepOptions().weight(count_tokens), /*bfloat16=*/false);
 }
 
-// Micro-batches with less and more padding, and rows of one document and of several: always the
-// loss over all tokens, and its gradients.
+// With micro-batches of less and more padding, and rows of one document and of several, the loss is
+// always that over all tokens, and so are its gradients.
 TEST(Network, LossAndGradientsDependNeitherOnRowsNorOnCuts) {
   for (const auto kind :
        {gpipe::models::TransformerKind::kLlama, gpipe::models::TransformerKind::kGPT2}) {
@@ -66,7 +66,7 @@ TEST(Network, LossAndGradientsDependNeitherOnRowsNorOnCuts) {
                                     plain_parameters = plain->parameters();
       ASSERT_EQ(have.size(), plain_parameters.size());
       for (size_t k = 0; k < have.size(); ++k) {
-        // Sums in another order, in float32.
+        // The tolerance is for sums in another order, in float32.
         const double largest = plain_parameters[k].grad().abs().max().item<double>();
         const double off = (have[k].grad() - plain_parameters[k].grad()).abs().max().item<double>();
         EXPECT_LE(off, 1e-5 * (largest + 1e-2)) << "parameter " << k << ", packed " << packed;

@@ -21,7 +21,7 @@ tiny=(--text="$work/text.txt" --length=48 --width=16 --heads=2 --blocks=3 --batc
   "--validate_every=$((steps / 2))" --validation_rows=5 --samples=2 --sample=30 --temperature=1)
 
 runs=0
-# run NAME PROCESSES FLAG...: what a run over so many processes says ends in $work/NAME.log and NAME.json.
+# run NAME PROCESSES FLAG...: the output of a run over so many processes goes to $work/NAME.log and NAME.json.
 run() {
   local name=$1 processes=$2
   shift 2
@@ -68,7 +68,7 @@ if [ "$how" = all ]; then
   done
 fi
 
-# A schedule that is new is in no layout yet.
+# A new schedule is not in any layout yet.
 "$program" "${tiny[@]}" --schedule=? 2>&1 | grep -o "there are .*" | sed 's/there are //' | tr -d ' ' | tr ',' '\n' |
   sort >"$work/schedules"
 printf '%s\n' "${layouts[@]}" gpipe | awk '{ print $NF }' | sort -u | diff "$work/schedules" - ||
@@ -82,7 +82,7 @@ for layout in "${layouts[@]}"; do
   expect_same "${layout// /_}" "$processes" "--replicas=$replicas" "--stages=$stages" "--schedule=$schedule" "$zero"
 done
 
-# Stopped, within an epoch or between two, and gone on elsewhere, from states in one piece or in shares.
+# Runs that are stopped, within an epoch or between two, and go on elsewhere, from states in one piece or in shares.
 run from_replicas 4 --replicas=2 --schedule=zb-h1 --zero "--stop_at=$((steps * 7 / 20))" --save="$work/first"
 run through_threads 1 --stages=4 --schedule=zb-v "--stop_at=$((steps * 13 / 20))" --resume="$work/first" \
   --save="$work/first"

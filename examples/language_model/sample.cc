@@ -14,7 +14,7 @@ namespace {
 
 using Tokens = std::vector<int64_t>;
 
-// (1, tokens)
+// The ids of the tokens [begin, end): (1, tokens).
 at::Tensor ids_of(const Tokens& tokens, int64_t begin, int64_t end) {
   return at::tensor(at::ArrayRef<int64_t>(tokens.data() + begin, end - begin), at::kLong)
       .unsqueeze(0);
@@ -22,7 +22,7 @@ at::Tensor ids_of(const Tokens& tokens, int64_t begin, int64_t end) {
 
 int64_t size_of(const Tokens& tokens) { return static_cast<int64_t>(tokens.size()); }
 
-// Draws the next token of each row's document, of which it is given all so far.
+// Draws the next token of each row's document. It is given all tokens of the document so far.
 class Writer {
  public:
   Writer(Network& network, const SampleOptions& options)
@@ -38,7 +38,7 @@ class Writer {
   Tokens draw(const gpipe::Tensors& inputs) {
     return network_.draw(inputs, options_.temperature, generator_);
   }
-  // A forward whose token nobody needs, and which draws no number.
+  // Runs a forward whose token is not needed, and which draws no number.
   void look_at(const gpipe::Tensors& inputs) { (void)network_.draw(inputs, 0, generator_); }
 
  private:
@@ -90,7 +90,7 @@ class CachedWriter : public Writer {
   }
 
  private:
-  // How many of its document's tokens a row has, or has forgotten.
+  // How many tokens of its document a row has seen, including those that it has forgotten.
   int64_t seen(int64_t row) const { return begins_[row] + cache_.tokens(row); }
 
   void make_room(int64_t row, const Tokens& document) {

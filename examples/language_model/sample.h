@@ -18,16 +18,16 @@ struct SampleOptions {
   uint64_t seed = 0;
   // The most tokens that the network looks back at.
   int64_t length = 256;
-  // Keys and values of earlier tokens are kept (models/kv_cache.h). Without, each byte is a forward
-  // over all that is before it.
+  // Whether keys and values of earlier tokens are kept (models/kv_cache.h). If not, each byte takes
+  // a forward over all tokens before it.
   bool cache = true;
 };
 
-// The texts, each behind its prompt, with documents' ends as they come: a new document sees nothing
-// of the one before. What is longer than `length` goes on from its last half; without a cache, from
-// its last `length` tokens. In evaluation mode: see Network::train().
+// Returns the texts, each after its prompt. A text may have the ends of documents; a new document
+// does not see the one before. A text that is longer than `length` goes on from its last half;
+// without a cache, from its last `length` tokens. Requires evaluation mode: see Network::train().
 //
-// Over processes all of them call it, and have the same texts.
+// All processes must call it, and get the same texts.
 std::vector<std::string> write_samples(Network& network, const SampleOptions& options);
 
 }  // namespace language_model

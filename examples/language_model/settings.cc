@@ -246,7 +246,7 @@ void check_layers(const Settings& settings, const std::string& balance) {
   }
 }
 
-// Alone, too, where groups are cut as for replicas.
+// The order counts for a single replica, too, if there are groups.
 void check_order_of_sums(const Settings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
   if (adds_in_order(settings.schedule.make)) return;
@@ -332,7 +332,7 @@ void read_pipeline(Settings& settings) {
   settings.explain = absl::GetFlag(FLAGS_explain);
 }
 
-// What save_checkpoint would refuse, at the end of the training.
+// Refuses a path that save_checkpoint would refuse, but only at the end of the training.
 void check_save(const std::string& path) {
   try {
     gpipe::check_checkpoint_path(path);
@@ -341,7 +341,7 @@ void check_save(const std::string& path) {
   }
 }
 
-// The folder that the checkpoint's is in is made if it is not there.
+// Makes the parent of the checkpoint's folder if it does not exist.
 void read_files(Settings& settings, command::FileFlags& files) {
   settings.save = command::user_path(absl::GetFlag(FLAGS_save));
   settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
@@ -410,7 +410,7 @@ void check_plain(const Settings& settings) {
 }  // namespace
 
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {
-  // Every schedule has 4 stages, and 2 micro-batches show the order.
+  // Every schedule supports 4 stages, and 2 micro-batches show the order.
   constexpr int64_t kStages = 4, kMicroBatches = 2;
   return schedule(kStages, kMicroBatches).verify(gpipe::Sends::kBuffered).ascending;
 }

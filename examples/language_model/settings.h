@@ -1,4 +1,4 @@
-// Settings: what the program's flags ask for.
+// Settings: the settings that the program's flags ask for.
 #ifndef LANGUAGE_MODEL_SETTINGS_H_
 #define LANGUAGE_MODEL_SETTINGS_H_
 
@@ -56,7 +56,7 @@ struct Settings {
 
   // Files, made absolute; empty: none.
   std::string save, resume, json;
-  std::string resume_as;  // the flags that say so, for messages
+  std::string resume_as;  // the flags that ask to resume, for messages
   int64_t save_every = 0;
   bool resume_anyway = false;
 
@@ -73,16 +73,16 @@ struct Settings {
   Settings& operator=(const Settings&) = delete;
 };
 
-// Throws std::invalid_argument or c10::ValueError, with the flag and its value, for what makes no
-// run: wrong values, and flags that do not go together.
+// Reads the flags. Throws std::invalid_argument or c10::ValueError, with the flag and its value,
+// for wrong values and for flags that do not go together.
 void read_flags(Settings& settings);
 
 // Whether a schedule adds up gradients in the order of the micro-batches.
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule);
 
-// What GPipeOptions::devices of this process gets. Over several processes "cuda" alone is the
-// device with the number that the process has on its machine, which has `count` of them. Throws
-// std::invalid_argument if that is too few.
+// The GPipeOptions::devices of this process. Over several processes "cuda" alone means the device
+// with the number that the process has on its machine. `count`: the devices of this machine. Throws
+// std::invalid_argument if there are too few.
 std::vector<c10::Device> own_devices(const std::vector<c10::Device>& devices,
                                      const gpipe::World& world, int64_t count);
 

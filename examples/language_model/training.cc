@@ -13,7 +13,7 @@ namespace language_model {
 at::Tensor mean_loss(const std::vector<at::Tensor>& outputs,
                      const std::vector<at::Tensor>& targets) {
   namespace F = torch::nn::functional;
-  // In float32, whatever autocast has made of the logits.
+  // The loss is computed in float32, whatever type autocast has given to the logits.
   return F::cross_entropy(outputs.at(0).flatten(0, 1).to(at::kFloat), targets.at(0).flatten(),
                           F::CrossEntropyFuncOptions().ignore_index(kIgnored));
 }

@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     std::cout << gpipe::to_text(gpipe::split_time(step)) << "\n";
     good = good && same(result, expected) && step.workers.size() == predicted.workers.size();
     if (argc > 2) {
-      // A unit of the simulation is made as long as it takes for both to be equally long.
+      // The unit of the simulation is chosen such that both are equally long.
       const double seconds = static_cast<double>(step.end() - step.begin()) / 1e9;
       std::ofstream picture(argv[2]);
       picture << gpipe::to_svg(

@@ -58,7 +58,7 @@ double accuracy(gpipe::GPipe& pipe) {
   return guessed.eq(words * 3 % kWords).to(torch::kFloat).mean().item<double>();
 }
 
-// Trains from after epoch `from` (0: from the start) to the end.
+// Trains from the end of epoch `from` (0: from the start) to the end.
 gpipe::GPipe train(int64_t from, const std::filesystem::path& folder) {
   gpipe::GPipe pipe(make_model(), gpipe::GPipeOptions({2, 3}).chunks(4));
   torch::optim::AdamW optimizer(pipe->parameters(), torch::optim::AdamWOptions(0.02));

@@ -25,7 +25,7 @@ bool take_kind(char c, ActionKind* kind) {
   return false;
 }
 
-// What the text would mean by the grammar's reserved parts; empty if nothing.
+// What the text would mean if the grammar's reserved parts were in use; empty if it has none.
 std::string kept_for_later(std::string_view text) {
   struct Kept {
     char letter;

@@ -1,6 +1,6 @@
 // Action: one thing a worker does, for one stage and one micro-batch.
 //
-// That is a forward, a backward, or one half of a split backward. An action says nothing about when
+// An action is a forward, a backward, or one half of a split backward. It says nothing about when
 // or where it runs; a `Schedule` puts actions in order.
 #ifndef GPIPE_SCHEDULE_ACTION_H_
 #define GPIPE_SCHEDULE_ACTION_H_
@@ -27,9 +27,9 @@ enum class ActionKind : uint8_t {
 inline constexpr int kActionKinds = 4;
 
 // The letter that stands for `kind` in texts and drawings. It throws std::invalid_argument for a
-// number that is not one of the kinds, and so does everything that writes an action, but for <<.
+// number that is not one of the kinds, and so does everything that writes an action, except <<.
 char letter(ActionKind kind);
-// The letter, or "ActionKind(9)": << is for people who look for what is wrong, and never throws.
+// Writes the letter, or "ActionKind(9)": << is for debugging, and never throws.
 std::ostream& operator<<(std::ostream& out, ActionKind kind);
 
 // A plain value; every function is thread-safe.
@@ -38,8 +38,8 @@ struct Action {
   int32_t stage = 0;
   int32_t micro_batch = 0;
 
-  // Letter, stage, dot, micro-batch: "F0.3" is the forward of stage 0 for micro-batch 3. Kept for
-  // later, and refused by name until then: the letters G (gather of parameters), R (reduction of
+  // Letter, stage, dot, micro-batch: "F0.3" is the forward of stage 0 for micro-batch 3. Reserved,
+  // and refused with a message that says so: the letters G (gather of parameters), R (reduction of
   // gradients), O (offload of activations), L (their reload) and C (the loss, or criterion), and a
   // third number (the slice of a sequence): "F0.3.1".
   std::string to_text() const;

@@ -42,7 +42,7 @@ ABSL_FLAG(std::string, json, "", "Write the table, with the schedules' texts, to
 
 namespace {
 
-// Ctrl-C: what has been found so far is shown, when the schedule that is being made is done.
+// Set by Ctrl-C: the program finishes the schedule that it is making and shows what it has.
 volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) {
   interrupted = 1;
@@ -83,7 +83,7 @@ gpipe::internal::ComparisonOptions read_flags() {
 }
 
 void run(gpipe::internal::ComparisonOptions options) {
-  // Before the searches: they take seconds.
+  // Files are checked before the searches, which take seconds.
   gpipe::command::FileFlags files;
   const std::string svg = files.output("svg", absl::GetFlag(FLAGS_svg));
   const std::string json = files.output("json", absl::GetFlag(FLAGS_json));

@@ -12,11 +12,11 @@ namespace gpipe {
 // which becomes a worker, and a cell for each action, such as 2F0: stage 2, micro-batch 0. There
 // are as many stages and micro-batches as the largest numbers say.
 //
-// F, I and W are those of Action, and so is B. Files of 2024 write BW for a whole backward, and B
-// for the gradients of inputs: B is that where the row also has a W of the same stage and
-// micro-batch, but no I. "(2F1;3B0)OVERLAP_F_B" becomes both, one after the other. Empty cells are
-// left out, and so are SEND_F, RECV_F, SEND_B and RECV_B, as transfers happen by themselves here,
-// and UNSHARD, RESHARD and REDUCE_GRAD, as parameters are not sharded.
+// F, B, I and W mean the same as in Action. Files of 2024, however, write BW for a whole backward,
+// and B for an input gradient: B is taken as an input gradient if the row also has a W of the same
+// stage and micro-batch, but no I. "(2F1;3B0)OVERLAP_F_B" becomes both actions, one after the
+// other. Empty cells are left out, and so are SEND_F, RECV_F, SEND_B and RECV_B, as transfers
+// happen by themselves here, and UNSHARD, RESHARD and REDUCE_GRAD, as parameters are not sharded.
 //
 // Throws std::invalid_argument, with the row and the cell, for anything else, and as
 // Schedule::create does. Schedule::verify() says whether the table makes sense.

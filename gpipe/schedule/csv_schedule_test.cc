@@ -33,7 +33,7 @@ TEST(CsvSchedule, LeavesOutWhatHappensByItself) {
 
 TEST(CsvSchedule, ReadsHalvesByTheirNamesOfEachYear) {
   EXPECT_EQ(workers_of("0F0,0I0,0W0,0F1,0B1"), "worker 0: F0.0 I0.0 W0.0 F0.1 B0.1\n");
-  // As files of 2024 have them, with whole ones of another stage beside them.
+  // Backwards as in files of 2024: halves of one stage beside whole ones of another.
   EXPECT_EQ(workers_of("0F0,0B0,0W0\n1F0,1BW0"), "worker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 B1.0\n");
 }
 
@@ -69,7 +69,7 @@ TEST(CsvSchedule, RefusesWhatItDoesNotKnow) {
   }
 }
 
-// The other reader says who reads such a file.
+// Schedule::from_text() names the function that reads such a file.
 TEST(CsvSchedule, IsNamedByTheReaderOfTexts) {
   for (const char* csv : {"0F0,0B0", ",1F0", "(0F0;1B0)OVERLAP_F_B"}) {
     EXPECT_THAT([&] { Schedule::from_text(csv); },

@@ -27,7 +27,7 @@ Schedule placed_fill_drain(const Schedule& one_each, const Placement& placement)
         if (action.kind == ActionKind::kForward) actions.push_back(action);
       }
     }
-    // What a stage sends back comes from the stage after it: the last one goes first.
+    // A stage needs gradients from the stage after it, so the last stage goes first.
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
       for (const Action& action : one_each.actions(*stage)) {
         if (action.kind != ActionKind::kForward) actions.push_back(action);

@@ -1,4 +1,4 @@
-// default_schedule: what a pipeline runs where nobody has named a schedule, on any placement.
+// default_schedule: the schedule that a pipeline runs if the caller names none, on any placement.
 #ifndef GPIPE_SCHEDULE_DEFAULT_SCHEDULE_H_
 #define GPIPE_SCHEDULE_DEFAULT_SCHEDULE_H_
 
@@ -9,10 +9,10 @@
 
 namespace gpipe {
 
-// The plain schedule of the placement's shape, whole backwards wherever there is one:
-// Schedule::one_f_one_b with a stage on each worker, sequential() on one worker, interleaved() in a
-// loop, dualpipe_v() in a V, fill_drain_on() otherwise. Ascending (ScheduleFacts). Throws
-// std::invalid_argument for counts below 1.
+// The plain schedule of the placement's shape, with whole backwards wherever such a schedule
+// exists: Schedule::one_f_one_b with a stage on each worker, sequential() on one worker,
+// interleaved() in a loop, dualpipe_v() in a V, fill_drain_on() otherwise. Ascending
+// (ScheduleFacts). Throws std::invalid_argument for counts below 1.
 Schedule default_schedule(const Placement& placement, int64_t micro_batches);
 
 // Fill-drain: each worker runs all forwards, stage by stage, then all backwards, from its last
@@ -20,8 +20,8 @@ Schedule default_schedule(const Placement& placement, int64_t micro_batches);
 // them. Throws std::invalid_argument for counts below 1.
 Schedule fill_drain_on(const Placement& placement, int64_t micro_batches);
 
-// Any fill-drain schedule with a stage on each worker, such as Schedule::gpipe, with its stages put
-// where `placement` has them; each stage keeps its order.
+// The given fill-drain schedule, which has one stage on each worker (Schedule::gpipe, for example),
+// with its stages moved to where `placement` has them; each stage keeps its order.
 Schedule placed_fill_drain(const Schedule& one_each, const Placement& placement);
 
 }  // namespace gpipe

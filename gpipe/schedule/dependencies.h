@@ -1,7 +1,7 @@
 // Dependencies: where each action of a table is, and which actions wait for which.
 //
-// This is the only place that knows that forwards follow the routes, that gradients take them
-// backwards, and that a stage's backward needs its forward. Internal to gpipe/schedule.
+// Only this class knows that forwards follow the routes, that gradients take them backwards, and
+// that a stage's backward needs its forward. Internal to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_DEPENDENCIES_H_
 #define GPIPE_SCHEDULE_DEPENDENCIES_H_
 
@@ -28,8 +28,8 @@ class Dependencies {
  public:
   struct Edge {
     Action action;                 // the other end
-    Position position;             // where it is
-    std::optional<RouteId> route;  // none: a stage's own result, nothing is transferred
+    Position position;             // where that action is
+    std::optional<RouteId> route;  // none for a stage's own result: nothing is transferred
   };
 
   // The actions must be within the ranges. If an action occurs several times, the first occurrence
@@ -43,16 +43,18 @@ class Dependencies {
   // What `action` waits for: first what arrives over routes, in the order in which a Step receives
   // it, then the result of its own stage. Actions that are not in the table are left out.
   std::vector<Edge> needs(const Action& action) const;
-  // The same one by one, without memory for them: large tables ask millions of times. `visit` takes
-  // an Edge and returns whether to go on. Returns false if it was stopped.
+  // Visits the same edges one by one, without allocating a list: for large tables this is called
+  // millions of times. `visit` takes an Edge and returns whether to go on. Returns false if it was
+  // stopped.
   template <typename Visit>
   bool for_each_need(const Action& action, const Visit& visit) const;
-  // Who receives the results of `action` over routes, in the order in which a Step sends them.
+  // The actions that receive the results of `action` over routes, in the order in which a Step
+  // sends them.
   std::vector<Edge> feeds(const Action& action) const;
 
   // All actions in an order in which the workers can run them when sends never wait: an action
-  // comes after what it needs and after the previous action of its worker. Shorter than the table
-  // if there is no such order.
+  // comes after what it needs and after the previous action of its worker. The result is shorter
+  // than the table if there is no such order.
   std::vector<Position> order() const;
 
  private:
@@ -67,7 +69,7 @@ class Dependencies {
     const Position position = find(action);
     return !position || visit(Edge{action, position, route});
   }
-  // The action that sends the gradients of a cell: its B, or else its I.
+  // The action that sends the gradients of a cell: its B if there is one, otherwise its I.
   Action gradient(int32_t stage, int32_t micro_batch) const;
 
   int64_t stages_;

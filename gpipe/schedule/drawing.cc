@@ -11,7 +11,7 @@
 namespace gpipe {
 namespace {
 
-// More than any screen shows; a typing error in a cost must not fill the memory.
+// More than any screen shows. The limit keeps a typing error in a cost from filling the memory.
 constexpr double kMostCharacters = 1 << 28;
 
 bool stage_is_worker(const Schedule& schedule) {

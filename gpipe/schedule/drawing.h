@@ -18,10 +18,10 @@ struct DrawingCosts {
 };
 
 // draw(Schedule::one_f_one_b(2, 3)):
-//   0: F0 F1 .. B0 F2 B1 .. B2        dots: nothing to do
+//   0: F0 F1 .. B0 F2 B1 .. B2        dots: the worker is idle
 //   1: .. F0 B0 F1 B1 F2 B2 ..
-// With backward = 2 a backward is drawn as "B0---". If a worker j runs anything but just stage j,
-// the stage is shown as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a
+// With backward = 2 a backward is drawn as "B0---". Unless each worker j runs stage j and no other,
+// stages are shown as well: "F0.3" is stage 0, micro-batch 3. Throws std::invalid_argument for a
 // cost below 1, for a drawing of more than 2^28 characters, and if the schedule does not verify
 // with buffered sends.
 std::string draw(const Schedule& schedule, const DrawingCosts& costs = {});

@@ -1,6 +1,6 @@
-// Every public function of the package with values at which code breaks, argument by argument: it
-// returns, or throws std::invalid_argument or, for a stage or worker that does not exist,
-// std::out_of_range.
+// Calls every public function of the package with values at which code often breaks, argument by
+// argument: it must return, or throw std::invalid_argument or, for a stage or worker that does not
+// exist, std::out_of_range.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TEST_P(EdgeTest, ReturnsOrThrowsWhatIsDocumented) {
 
 Rows generators() {
   Rows rows;
-  // Two counts, and three.
+  // Generators of two counts, and of three.
   using Two = Schedule (*)(int64_t, int64_t);
   for (const auto& [name, make] :
        std::vector<std::pair<std::string, Two>>{{"fill_drain", fill_drain},
@@ -310,12 +310,12 @@ Rows schedules() {
   return rows;
 }
 
-// What takes SearchOptions, each with a wrong one.
+// The functions that take SearchOptions, each with one wrong option.
 Rows options() {
   Rows rows;
   const auto all = [](const SearchOptions& options) {
     const Schedule schedule = Schedule::one_f_one_b(3, 4);
-    // Any of them may throw; the others are to be called all the same.
+    // Any of these may throw; the others are called all the same.
     const std::vector<std::function<void()>> calls = {
         [&] { search_routes(options); },
         [&] { simulate(schedule, search_routes(options), simulate_options(options)); },
@@ -408,7 +408,7 @@ INSTANTIATE_TEST_SUITE_P(Generators, EdgeTest, ::testing::ValuesIn(generators())
 INSTANTIATE_TEST_SUITE_P(Schedules, EdgeTest, ::testing::ValuesIn(schedules()));
 INSTANTIATE_TEST_SUITE_P(Options, EdgeTest, ::testing::ValuesIn(options()));
 
-// The numbers of another pipeline are an error, not a figure.
+// Options of another pipeline are an error and do not give a result.
 TEST(EdgeTest, AScheduleOfOtherMicroBatchesIsRefused) {
   const Schedule more = Schedule::one_f_one_b(3, 5);
   EXPECT_THROW(peak_bytes(more, three_stages()), std::invalid_argument);

@@ -1,4 +1,4 @@
-// first_difference: in which two schedules differ, in words.
+// first_difference: the first difference between two schedules, in words.
 #ifndef GPIPE_SCHEDULE_FIRST_DIFFERENCE_H_
 #define GPIPE_SCHEDULE_FIRST_DIFFERENCE_H_
 
@@ -8,8 +8,8 @@
 
 namespace gpipe::internal {
 
-// What differs first, in the order of to_text(), as a message. `on_a`, `on_b`: who has which, such
-// as "on rank 0". Empty if they are equal.
+// The first difference, in the order of to_text(), as a message; empty if the schedules are equal.
+// `on_a` and `on_b` say where each schedule is, such as "on rank 0".
 //
 //   "action 2 of worker 1 (both counted from 0) is F1.1, the forward of stage 1 for micro-batch 1,
 //    on rank 0, and B1.0, the backward of stage 1 for micro-batch 0, on rank 1"

@@ -9,8 +9,8 @@
 namespace gpipe {
 
 // [stage][micro-batch]: whether the action after the forward, on its worker, is the backward of the
-// same cell, or the first half of it. Checkpoint::kExceptLast leaves these out: to drop the graph
-// and to make it again at once would save nothing.
+// same cell, or the first half of it. Checkpoint::kExceptLast does not checkpoint these: to drop a
+// graph and make it again at once would save nothing.
 std::vector<std::vector<bool>> follows_at_once(const Schedule& schedule);
 
 }  // namespace gpipe

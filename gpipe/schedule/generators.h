@@ -1,4 +1,4 @@
-// What users include; the code is in gpipe/schedule/search/generators.h.
+// The header that users include; the code is in gpipe/schedule/search/generators.h.
 #ifndef GPIPE_SCHEDULE_GENERATORS_H_
 #define GPIPE_SCHEDULE_GENERATORS_H_
 

@@ -1,4 +1,4 @@
-// Hand-written schedules: kinds that no generator makes yet, to test that everything accepts them.
+// Hand-written schedules: small fixed ones, to test that everything accepts them.
 #ifndef GPIPE_SCHEDULE_HAND_WRITTEN_H_
 #define GPIPE_SCHEDULE_HAND_WRITTEN_H_
 

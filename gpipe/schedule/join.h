@@ -1,4 +1,4 @@
-// What users include; the code is in gpipe/schedule/search/join.h.
+// The header that users include; the code is in gpipe/schedule/search/join.h.
 #ifndef GPIPE_SCHEDULE_JOIN_H_
 #define GPIPE_SCHEDULE_JOIN_H_
 

@@ -73,8 +73,8 @@ const std::vector<Entry>& entries() {
   return kEntries;
 }
 
-// Other names, for whoever has them from papers and other libraries. They are suggested, not taken:
-// some mean what only resembles ours.
+// Names of papers and other libraries. They are suggested in messages, but not accepted: some mean
+// schedules that only resemble ours.
 struct Also {
   const char* name;
   const char* ours;
@@ -93,7 +93,7 @@ constexpr Also kAlso[] = {
     {"zero-bubble", "zb-h1"},
 };
 
-// What was meant; empty if nothing is near.
+// The name that was probably meant; empty if none is similar.
 std::string meant(std::string_view name) {
   std::vector<std::string> names;
   for (const Entry& entry : entries()) names.push_back(entry.named.name);

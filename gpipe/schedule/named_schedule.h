@@ -22,23 +22,24 @@ struct NamedSchedule {
   bool split = false;  // whether it splits backwards
 };
 
-// All of them, the plain ones first.
+// All known schedules, the plain ones first.
 const std::vector<NamedSchedule>& named_schedules();
 // "gpipe, 1f1b, ...", for --help and messages.
 std::string schedule_names();
 
 struct NamedScheduleOptions {
-  // 0: the schedule's own, which is 2 for loops and Vs and 1 otherwise. Only loops can have others.
+  // 0: the schedule's default, which is 2 for loops and Vs and 1 otherwise. Only loops can have
+  // other numbers.
   int64_t stages_per_worker = 0;
-  // What the schedules that look at costs are made for.
+  // The costs for which schedules that depend on costs are made.
   GeneratorCosts costs;
 };
 
 // A generator for StepOptions::schedule() and the like. `stages` is the number of all stages, so a
 // schedule with v stages a worker has stages / v workers. Throws std::invalid_argument for an
-// unknown name (with the one that was probably meant, and all of them) and for stages per worker
-// that the schedule cannot have; the generator throws it for stages that are no multiple of them
-// (with the nearest that are) and for counts below 1.
+// unknown name (the message suggests the one that was probably meant, and lists all) and for stages
+// per worker that the schedule cannot have. The generator throws it for a number of stages that is
+// not a multiple of these (the message names the nearest multiples) and for counts below 1.
 //
 // Example:
 //   pipe->step({input}, {target}, loss_fn, StepOptions().schedule(schedule_by_name("zb-h1")));

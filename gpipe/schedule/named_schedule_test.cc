@@ -52,7 +52,7 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name("1F1B"); }), HasSubstr("did you mean 1f1b?"));
   EXPECT_THAT(complaint([] { schedule_by_name("interleave"); }),
               HasSubstr("did you mean interleaved?"));
-  // A word of a name, and what papers call it.
+  // A word of a name, and a name from papers.
   EXPECT_THAT(complaint([] { schedule_by_name("bfs"); }), HasSubstr("did you mean looped-bfs?"));
   EXPECT_THAT(complaint([] { schedule_by_name("h2"); }), HasSubstr("did you mean zb-h2?"));
   EXPECT_THAT(complaint([] { schedule_by_name("afab"); }), HasSubstr("did you mean fill-drain?"));

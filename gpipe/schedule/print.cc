@@ -53,7 +53,7 @@ gpipe::Schedule make() {
   try {
     return gpipe::schedule_by_name(absl::GetFlag(FLAGS_schedule), stages, micro_batches, options);
   } catch (const std::invalid_argument& error) {
-    // Who types a flag knows no function.
+    // The name of the function means nothing to a user of the program.
     const std::string text = error.what();
     const size_t colon = text.find(": ");
     throw std::invalid_argument(gpipe::internal::given(FLAGS_schedule) +

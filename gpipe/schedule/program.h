@@ -1,7 +1,7 @@
 // Program: a schedule compiled with its routes.
 //
-// It says what each worker does, what it waits for before, and what it sends after. A runtime that
-// follows a program needs to know nothing of stages, skips or schedules.
+// A program says what each worker does, what it waits for before each action, and what it sends
+// afterwards. A runtime that follows a program does not need to know stages, skips or schedules.
 #ifndef GPIPE_SCHEDULE_PROGRAM_H_
 #define GPIPE_SCHEDULE_PROGRAM_H_
 
@@ -31,12 +31,12 @@ struct Step {
 
   Action action;
   // The slots of the worker's own mailbox that the action waits for. For a forward of stage j they
-  // are in the order of routes.incoming(j); for a backward or input gradient, of
-  // routes.outgoing(j): the gradients come back.
+  // are in the order of routes.incoming(j); for a backward or input gradient in that of
+  // routes.outgoing(j), as gradients take the routes backwards.
   std::vector<int32_t> receives;
   // The slots that the action fills. For a forward of stage j they are in the order of
-  // routes.outgoing(j); for a backward or input gradient, of routes.incoming(j). A weight gradient
-  // neither receives nor sends.
+  // routes.outgoing(j); for a backward or input gradient in that of routes.incoming(j). A weight
+  // gradient neither receives nor sends.
   std::vector<Send> sends;
 
   // "F1.0 <- 0 -> 2:4 2:5": waits for slot 0; fills slots 4 and 5 of worker 2.
@@ -54,10 +54,10 @@ struct Program {
   friend std::ostream& operator<<(std::ostream& out, const Program& program);
 };
 
-// Also compiles a forward half or a backward half (Schedule::only): a value that would cross
-// between the halves stays with its stage, and no slot is made for it. Throws std::invalid_argument
-// if the schedule does not verify with buffered sends (mailboxes are buffers), or if the routes are
-// for another number of stages.
+// Compiles a schedule with its routes. The schedule may also be a forward half or a backward half
+// (Schedule::only): then no slot is made for values that would cross between the halves; each stays
+// with its stage. Throws std::invalid_argument if the schedule does not verify with buffered sends
+// (mailboxes are buffers), or if the routes are for another number of stages.
 Program compile(const Schedule& schedule, const Routes& routes);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// random_schedule: any schedule that can run, to test that everything accepts it.
+// random_schedule: a random schedule that can run, to test that everything accepts it.
 #ifndef GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
 #define GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
 

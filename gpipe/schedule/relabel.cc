@@ -45,7 +45,7 @@ std::optional<Schedule> relabelled(const Schedule& schedule) {
     after.ascending = before.ascending;
     if (after != before) return std::nullopt;
   } catch (const std::invalid_argument&) {
-    return std::nullopt;  // it deadlocks, or an action comes before what it needs now
+    return std::nullopt;  // it deadlocks, or an action now comes before one that it needs
   }
   const Simulation old_times = simulate(schedule);
   const Simulation new_times = simulate(result);

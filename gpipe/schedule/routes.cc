@@ -8,8 +8,8 @@
 namespace gpipe {
 namespace {
 
-// Far beyond any pipeline, and small enough that a typing error ends in a message instead of
-// exhausted memory.
+// More stages than any pipeline has, and few enough that a typing error ends in a message instead
+// of exhausted memory.
 constexpr int64_t kMostStages = int64_t{1} << 24;
 
 // Returns values[index]; `what` names in the error what the index counts.

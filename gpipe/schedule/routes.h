@@ -1,8 +1,8 @@
 // Routes: which values flow between stages, the same for every micro-batch.
 //
-// These are the activations from stage j to stage j + 1, and the skip tensors straight from the
-// stage that stashes them to the stage that pops them. A gradient takes its value's route
-// backwards. What a value is (a tensor, several, bytes) is not known here.
+// The values are the activations from stage j to stage j + 1, and the skip tensors, which go
+// straight from the stage that stashes them to the stage that pops them. A gradient takes its
+// value's route backwards. This file does not know what a value is (a tensor, several, bytes).
 #ifndef GPIPE_SCHEDULE_ROUTES_H_
 #define GPIPE_SCHEDULE_ROUTES_H_
 
@@ -14,8 +14,8 @@
 
 namespace gpipe {
 
-// The number of a route, its identity. A type of its own, so that it is taken for no stage's or
-// skip's number; which route has which number, Routes alone knows.
+// The number of a route, its identity. It has a type of its own, so that it cannot be confused with
+// the number of a stage or a skip. Only Routes knows which route has which number.
 enum class RouteId : int32_t {};
 
 // "4"
@@ -58,8 +58,8 @@ class Routes {
   // std::out_of_range for an id that does not exist.
   std::optional<size_t> skip(RouteId id) const;
 
-  // In ascending order, so the activation, if there is one, is first. Throw std::out_of_range
-  // for a stage that does not exist.
+  // The routes from a stage and into it, in ascending order, so the activation, if there is one, is
+  // first. Both throw std::out_of_range for a stage that does not exist.
   const std::vector<RouteId>& outgoing(int64_t stage) const;
   const std::vector<RouteId>& incoming(int64_t stage) const;
 

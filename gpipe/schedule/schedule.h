@@ -1,4 +1,4 @@
-// Schedule: what is done in which order: for each worker, the list of actions that it runs.
+// Schedule: the list of actions that each worker runs, in their order.
 //
 // A schedule holds no times and no tensors; an action starts when the data it waits for is there.
 // `compile` (program.h) joins a schedule with routes, `simulate` (simulate.h) puts times on it,
@@ -35,7 +35,7 @@ namespace gpipe {
 //   Schedule::from_text(schedule.to_text()) == schedule;
 class Schedule {
  public:
-  // The most cells (stages x micro-batches): far beyond any mini-batch, and small enough for
+  // The most cells (stages x micro-batches): far more than any mini-batch needs, and few enough for
   // memory.
   static constexpr int64_t kMostCells = int64_t{1} << 24;
 
@@ -46,9 +46,9 @@ class Schedule {
   static Schedule create(int64_t stages, int64_t micro_batches,
                          std::vector<std::vector<Action>> workers);
 
-  // Fill-drain, all forwards and then all backwards, as Huang et al., "GPipe", 2019, have it:
-  // worker j runs stage j, forwards 0 .. m-1, then backwards m-1 .. 0. Every stage holds all m
-  // micro-batches in between. fill_drain() (generators.h) has the backwards in the order 0 .. m-1.
+  // Fill-drain, all forwards and then all backwards (Huang et al., "GPipe", 2019): worker j runs
+  // stage j, forwards 0 .. m-1, then backwards m-1 .. 0. Every stage holds all m micro-batches in
+  // between. fill_drain() (generators.h) has the backwards in the order 0 .. m-1.
   // Throws as create() does.
   static Schedule gpipe(int64_t stages, int64_t micro_batches);
 
@@ -72,12 +72,12 @@ class Schedule {
   // actions.
   Placement placement() const;
   // Throws std::invalid_argument that lists the stages which are not where `placement` has them, or
-  // says that there are other numbers of stages or workers.
+  // says that the numbers of stages or workers differ.
   void check(const Placement& placement) const;
 
-  // Returns what the schedule costs. Throws std::invalid_argument with a list of the problems (of
-  // more than 100, the first 100 and their number). See verify.h for what is checked. `sends` is
-  // what the transport promises: a schedule that passes with the default runs over any transport.
+  // Returns what the schedule costs. Throws std::invalid_argument with a list of the problems (at
+  // most the first 100, and how many there are). See verify.h for what is checked. `sends` is what
+  // the transport promises: a schedule that passes with the default runs over any transport.
   // Without routes only the chain of activations and gradients is checked: enough where at least
   // the skips are buffered (docs/design/schedule.md).
   //
@@ -98,7 +98,7 @@ class Schedule {
   //   worker 1: F1.0 B1.0
   // The grammar: a line "stages N", a line "micro_batches N", and for each worker, in order, a line
   // "worker N:" and its actions (Action::to_text()), with blanks between. Lines between
-  // "micro_batches" and the first worker are kept for later ("slices N", for one).
+  // "micro_batches" and the first worker are reserved ("slices N", for example).
   // from_text() also takes empty lines and comments that start with '#'. It throws
   // std::invalid_argument that names the line and what was expected there.
   std::string to_text() const;

@@ -1,4 +1,4 @@
-// What users include; the code is in gpipe/schedule/search/search.h.
+// The header that users include; the code is in gpipe/schedule/search/search.h.
 #ifndef GPIPE_SCHEDULE_SEARCH_H_
 #define GPIPE_SCHEDULE_SEARCH_H_
 

@@ -1,4 +1,4 @@
-// What users include; the code is in gpipe/schedule/search/searched.h.
+// The header that users include; the code is in gpipe/schedule/search/searched.h.
 #ifndef GPIPE_SCHEDULE_SEARCHED_H_
 #define GPIPE_SCHEDULE_SEARCHED_H_
 

@@ -11,10 +11,10 @@ namespace gpipe {
 // Worker 0 runs F0.0 F1.0 .. B1.0 B0.0, then the same for micro-batch 1, and so on: gradient
 // accumulation. Nothing overlaps, and no stage holds more than one micro-batch.
 //
-// For stages that share one device: on the CPU, with all its threads
-// (GPipeOptions::cpu_threads_per_stage), it is faster than workers with a share of the cores each
-// where operators are faster on several threads than their share says, as LibTorch's 1x1
-// convolutions of small micro-batches are. Throws as Schedule::create() does.
+// It is for stages that share one device. On the CPU, with all threads for its one worker
+// (GPipeOptions::cpu_threads_per_stage), it can be faster than several workers with a share of the
+// cores each: namely where operators gain more than proportionally from several threads, as
+// LibTorch's 1x1 convolutions of small micro-batches do. Throws as Schedule::create() does.
 //
 // Example:
 //   pipe->step(inputs, targets, loss, StepOptions().schedule(sequential));

@@ -25,11 +25,11 @@ double cost_of(const StageCost& cost, ActionKind kind) {
     case ActionKind::kWeightGradient:
       return cost.weight_gradient;
   }
-  (void)letter(kind);  // throws: it is not one of the kinds
+  (void)letter(kind);  // throws, as this is not one of the kinds
   return 0.0;
 }
 
-// `what` makes the text that names the cost: made only if it is needed.
+// `what` makes the text that names the cost. It is called only for an error.
 template <typename What>
 double checked(double cost, const What& what) {
   if (std::isfinite(cost) && cost >= 0.0) return cost;

@@ -1,10 +1,10 @@
 // simulate: when each action of a schedule would start and end, given what it costs.
 //
-// An action starts as soon as its worker is free and its inputs have arrived. This is the order in
-// which the runtime runs a program, without the runtime.
+// An action starts as soon as its worker is free and its inputs have arrived, as when the runtime
+// runs a program.
 //
-// Not modeled: contention between transfers (each has a link of its own), and a worker that must
-// help with a transfer. Costs are in any unit the caller likes; the results are in the same unit.
+// Two things are not modeled: contention between transfers (each has a link of its own), and a
+// worker that must help with a transfer. Costs are in any unit; the results are in the same unit.
 #ifndef GPIPE_SCHEDULE_SIMULATE_H_
 #define GPIPE_SCHEDULE_SIMULATE_H_
 
@@ -39,19 +39,20 @@ struct Transfer {
   int32_t to_worker = 0;
 };
 
-// Both must return finite times of at least 0.
+// Both functions must return finite times of at least 0.
 using ActionCost = std::function<double(const Action&)>;
 using TransferCost = std::function<double(const Transfer&)>;
 
-// The same cost for every stage, and one cost for each stage. Asking for another stage throws
-// std::out_of_range, asking for an invalid kind of action std::invalid_argument. For a cost per
-// cell, write any other function.
+// The same cost for every stage, and one cost for each stage. The functions throw std::out_of_range
+// for a stage without a cost, and std::invalid_argument for an invalid kind of action. For a cost
+// per cell, write a function of your own.
 ActionCost uniform_cost(StageCost cost);
 ActionCost stage_costs(std::vector<StageCost> costs);
 
 struct SimulateOptions {
   ActionCost action = uniform_cost({});
-  // Not called for transfers inside a worker, which take no time. Empty: no transfer takes time.
+  // It is not called for transfers inside a worker, which take no time. Empty: no transfer takes
+  // time.
   TransferCost transfer;
 };
 

@@ -1,6 +1,7 @@
-// What simulate() and compile() cost for schedules up to the largest that anybody asked for: making
-// the schedule, checking it and putting times on it, with uniform costs and transfers that take
-// time; compiling one that is there to a Program, with routes between neighbors only.
+// What simulate() and compile() cost, for schedules up to the largest that anybody asked for.
+// simulate(): making the schedule, checking it and putting times on it, with uniform costs and
+// transfers that take time. compile(): compiling an existing schedule to a Program, with routes
+// between neighbors only.
 //
 //   bazel run -c opt //gpipe/schedule:simulate_benchmark
 //

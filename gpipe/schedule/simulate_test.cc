@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using Cell = std::pair<int, int>;  // micro-batch, stage
 using Cycles = std::vector<std::vector<Cell>>;
 
-// The cells that start at time 0, 1, ...; within a cycle by ascending stage.
+// For each time 0, 1, ... the cells that start then, by ascending stage.
 Cycles cycles(int64_t micro_batches, int64_t stages) {
   const Simulation run =
       simulate(Schedule::gpipe(stages, micro_batches).only({ActionKind::kForward}));
@@ -75,7 +75,8 @@ TEST(Simulate, WholeTimeline) {
   EXPECT_THROW(run.bubble(2), std::out_of_range);
 }
 
-// Backwards of twice a forward's time: the ideal efficiency of m / (m + p - 1), for both schedules.
+// If backwards take twice as long as forwards, both schedules have the ideal efficiency of m / (m +
+// p - 1).
 TEST(Simulate, IdealEfficiency) {
   for (const Schedule& schedule : {Schedule::gpipe(8, 32), Schedule::one_f_one_b(8, 32)}) {
     const Simulation run = simulate(schedule, {uniform_cost({5.0, 10.0}), {}});

@@ -75,8 +75,8 @@ class Problems {
   }
 
  private:
-  // One wrong action causes a few problems. An empty table of the largest size would cause 2^24,
-  // more than anybody reads and more memory than the table.
+  // One wrong action causes a few problems. An empty table of the largest size would cause 2^24:
+  // more than anybody reads, and more memory than the table.
   static constexpr int64_t kMostTold = 100;
 
   std::vector<std::string> problems_;
@@ -164,8 +164,8 @@ void check_order(const Table& workers, const Dependencies& dependencies, Problem
 // Per worker, the times at which its actions end.
 using Ends = std::vector<std::vector<int64_t>>;
 
-// Runs the table with every action taking one unit. Adds the problem of who waits for what, if it
-// does not run to its end.
+// Runs the table with every action taking one unit. If it does not run to its end, adds a problem
+// that says which worker waits for which.
 Ends run_buffered(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   Ends ends(workers.size());
   for (size_t worker = 0; worker < workers.size(); ++worker) {
@@ -197,9 +197,9 @@ Ends run_buffered(const Table& workers, const Dependencies& dependencies, Proble
   return ends;
 }
 
-// A worker with n actions passes n + 1 exchanges: exchange k is before action k and after action k
-// - 1. It posts what k - 1 sends and what k receives, and is over when each of these transfers has
-// its other end posted.
+// A worker with n actions passes n + 1 exchanges: exchange k is between the actions k - 1 and k. It
+// posts the sends of action k - 1 and the receives of action k, and ends when the other end of each
+// of these transfers has been posted.
 void run_rendezvous(const Table& workers, const Dependencies& dependencies, Problems* problems) {
   struct End {
     size_t worker;
@@ -233,7 +233,7 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   // The exchange that each worker has posted; one more than the number of its actions when it is
   // done.
   std::vector<size_t> reached(workers.size(), 0);
-  // Alternating up and down: see Dependencies::order().
+  // Sweeps alternate between up and down: see Dependencies::order().
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;
@@ -267,14 +267,14 @@ void run_rendezvous(const Table& workers, const Dependencies& dependencies, Prob
   }
 }
 
-// ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), but the receives of a
-// channel are posted as many exchanges early as the channel needs. It begins with none; where
-// nothing moves, the send that needs least gets what it needs. A receive that is posted stays so:
-// nothing that has run is undone by that.
+// Computes ScheduleFacts::receives_ahead. The rule is that of run_rendezvous(), except that the
+// receives of a channel are posted as many exchanges early as the channel needs. At first that is 0
+// for all channels. Whenever nothing moves, the channel of the send that needs least gets what that
+// send needs. Receives that were posted stay posted, so nothing that has run is undone.
 std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependencies& dependencies) {
   struct Channel {
     std::vector<int32_t> needed;  // per value, in the sender's order: the index of the consumer
-    std::vector<int32_t> latest;  // when its receive is posted at the latest, for the order's sake
+    std::vector<int32_t> latest;  // per value: its receive is posted by then, to keep the order
     int32_t ahead = 0;
   };
   struct Sent {
@@ -282,7 +282,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
     size_t value;
   };
   std::map<std::pair<size_t, size_t>, Channel> channels;
-  // Per worker and action, what it sends and how many values it waits for from elsewhere.
+  // Per worker and action, what it sends, and how many values it waits for from other workers.
   std::vector<std::vector<std::vector<Sent>>> sends(workers.size());
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (const Action& action : workers[worker]) {
@@ -323,7 +323,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
                });
   };
   while (true) {
-    bool up = true;  // alternating: see Dependencies::order()
+    bool up = true;  // alternates: see Dependencies::order()
     for (bool moved = true; moved; up = !up) {
       moved = false;
       for (size_t k = 0; k < workers.size(); ++k) {
@@ -346,7 +346,7 @@ std::vector<ReceivesAhead> receives_ahead(const Table& workers, const Dependenci
         least_missing = more;
       }
     }
-    if (least == nullptr) break;  // the buffered run has shown that it ends
+    if (least == nullptr) break;  // all workers are done: the buffered run has shown that they end
     least->ahead += least_missing;
   }
   std::vector<ReceivesAhead> result;
@@ -393,7 +393,8 @@ void count_live(int64_t micro_batches, const Table& workers, ScheduleFacts* fact
   }
 }
 
-// When stages and workers are alive, and how long idle then; the makespan and the bubble.
+// Computes when stages and workers are alive, and how long they idle then; the makespan and the
+// bubble.
 void count_time(const Table& workers, const Ends& ends, ScheduleFacts* facts) {
   std::vector<int64_t> actions(facts->alive.size(), 0);
   std::vector<int64_t> first(facts->alive.size(), 0);
@@ -420,7 +421,7 @@ void count_time(const Table& workers, const Ends& ends, ScheduleFacts* facts) {
                 static_cast<double>(facts->makespan * static_cast<int64_t>(workers.size()));
 }
 
-// ScheduleFacts::ascending.
+// Computes ScheduleFacts::ascending.
 bool ascends(int64_t stages, const Table& workers) {
   struct Last {
     int32_t forward = -1;

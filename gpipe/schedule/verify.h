@@ -1,5 +1,5 @@
-// verify: the check behind Schedule::verify(). It works on the bare table and does not depend on
-// Schedule.
+// verify: the check behind Schedule::verify(). It works on the bare table of workers and actions
+// and does not depend on Schedule.
 //
 // There are four groups of checks, in this order. A later group runs only when the earlier ones are
 // clean, because otherwise it could say nothing sensible.
@@ -41,16 +41,16 @@ enum class Sends : uint8_t {
 // "buffered", "rendezvous", "posted ahead"
 std::ostream& operator<<(std::ostream& out, Sends sends);
 
-// How early receives are to be posted so that sends that wait for their receivers neither deadlock
-// nor overtake each other: so early is enough. It is 0 everywhere where 0 is; elsewhere one channel
-// may be asked for more than it would need if another were asked for more. There is one channel for
-// each pair of workers and direction; values take it in the order in which the sender's actions
-// produce them, and their receives are posted in that order.
+// How early receives must be posted so that sends that wait for their receivers neither deadlock
+// nor overtake each other. The numbers are sufficient. They are 0 everywhere if 0 is sufficient;
+// otherwise they need not be minimal: one channel might need less if another had more. There is one
+// channel for each pair of workers and direction; values take it in the order in which the sender's
+// actions produce them, and their receives are posted in that order.
 struct ReceivesAhead {
   int32_t from_worker = 0;
   int32_t to_worker = 0;
-  // The receives of an action are posted before the action that is so many before it; 0: with the
-  // action itself.
+  // The receives of an action are posted this many actions earlier; 0: just before the action
+  // itself.
   int64_t actions = 0;
 
   friend bool operator==(const ReceivesAhead& a, const ReceivesAhead& b) {
@@ -67,11 +67,11 @@ struct ScheduleFacts {
   // backward half all are alive at the start.
   std::vector<int64_t> peak_live;
   // Per stage: the time from its first start to its last end, and how much of it no action of the
-  // stage runs. (What papers call a zero bubble is that of a worker; filling comes before.)
+  // stage runs. (The "zero bubble" of papers is about a worker's idle time, not counting the fill.)
   std::vector<int64_t> alive;
   std::vector<int64_t> idle;
-  // The same per worker; the peak is that of the sum over its stages. All 0 for a worker without
-  // actions.
+  // The same per worker: its peak is the maximum of the sum over its stages. All are 0 for a worker
+  // without actions.
   std::vector<int64_t> worker_peak_live;
   std::vector<int64_t> worker_alive;
   std::vector<int64_t> worker_idle;
@@ -79,9 +79,9 @@ struct ScheduleFacts {
   // Share of all workers' time until the makespan in which they are idle, 0 .. 1. For gpipe and
   // 1F1B this is (p - 1) / (m + p - 1).
   double bubble_ratio = 0.0;
-  // Whether sums are made in one order: in every stage forwards ascend, the first parts of
-  // backwards (B or I) ascend, and the second parts (B or W) ascend, so that no B comes while the
-  // stage has a pending W. All such schedules give the same bits.
+  // Whether gradients are summed in ascending order: in every stage forwards ascend, the first
+  // parts of backwards (B or I) ascend, and the second parts (B or W) ascend, so that no B comes
+  // while the stage has a pending W. All such schedules give the same bits.
   bool ascending = false;
   // With Sends::kPostedAhead: for each pair of workers and direction in which values are sent,
   // ascending. Empty otherwise.
@@ -109,8 +109,8 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches,
                      const std::vector<std::vector<Action>>& workers, const Routes& routes,
                      Sends sends);
 
-// The same without the facts, for whoever runs the table with buffered sends and has made its
-// dependencies anyhow.
+// The same checks for buffered sends, without the facts, for callers that have made the table's
+// dependencies already.
 void check_buffered(int64_t stages, int64_t micro_batches,
                     const std::vector<std::vector<Action>>& workers, const Routes& routes,
                     const Dependencies& dependencies);

@@ -70,7 +70,7 @@ TEST(Verify, EveryKindOfProblem) {
        "Schedule::verify: 2 problems:\n"
        "  - F1.0 (worker 0 at position 0) comes before F0.0 (position 1), which it needs\n"
        "  - B0.0 (worker 0 at position 2) comes before B1.0 (position 3), which it needs"},
-      // All problems of the first group at once.
+      // All problems of the first group are reported at once.
       {"stages 2\nmicro_batches 2\nworker 0: F0.0 F0.0 B0.0 B0.1\nworker 1: F1.0 I1.0 F1.1 B1.1 "
        "F0.0",
        "Schedule::verify: 5 problems:\n"
@@ -139,10 +139,10 @@ TEST(Verify, TakesHandWrittenSchedules) {
   EXPECT_DOUBLE_EQ(idle.bubble_ratio, 0.5);
 }
 
-// Why verify() and verify(routes) may differ. 1F1B runs over waiting sends along the chain. But
-// with a skip over three or more stages, the first stage waits for the last to receive the skip's
-// value, while the last, some micro-batches behind, waits for the first to receive the skip's
-// gradient. Fill-drain sends nothing back before all forwards are done.
+// verify() and verify(routes) may differ. 1F1B runs over waiting sends along the chain. But with a
+// skip over three or more stages, the first stage waits until the last receives the skip's value,
+// while the last, some micro-batches behind, waits until the first receives the skip's gradient.
+// Fill-drain sends nothing back before all forwards are done.
 TEST(Verify, SkipsMayDeadlockSendsThatWait) {
   const auto runs = [](const Schedule& schedule, const Route& skip) {
     try {
@@ -221,7 +221,8 @@ TEST(Verify, KnowsWhetherSumsAreMadeInOneOrder) {
   EXPECT_FALSE(ascending("F0.0 F0.1 B0.1 I0.0 W0.0")) << "I after a later B";
 }
 
-// Posted as early as the facts say, receives make every table run; without need for it, 0 is said.
+// Every table runs if receives are posted as early as the facts say. The facts say 0 if that is
+// enough.
 TEST(Verify, SaysHowFarReceivesMustBePostedAhead) {
   const auto most_ahead = [](const Schedule& schedule, const std::vector<Route>& skips) {
     int64_t most = 0;

@@ -1,5 +1,5 @@
-// Every public function of the package is given wrong input: it throws what its header says, and
-// the message says what was given and what to do.
+// Gives every public function of the package wrong input: it must throw as its header says, and the
+// message must say what was given and what to do.
 #include "tools/testing/wrong_input.h"
 
 #include <gtest/gtest.h>
@@ -433,7 +433,7 @@ Rows verifying() {
           "SimulateDeadlock", [=] { simulate(deadlock); }, stuck),
       invalid(
           "DrawDeadlock", [=] { draw(deadlock); }, stuck),
-      // As many problems as cells: the message must not grow with them.
+      // There are as many problems as cells, but the message must not grow with them.
       invalid("VerifyAlmostNothingOfALargeTable",
               [] {
                 Schedule::create(1024, 1024, {{{kForward, 0, 0}}}).verify();
@@ -581,7 +581,7 @@ Rows drawing() {
 
 INSTANTIATE_TEST_SUITE_P(Draw, WrongInputTest, ::testing::ValuesIn(drawing()), testing::row_name);
 
-// What looks wrong but is accepted.
+// Inputs that look wrong but are accepted.
 TEST(OddInputTest, NothingIsAnAnswer) {
   EXPECT_EQ(Simulation().bubble_ratio(), 0.0);
   EXPECT_EQ(Program().to_text(), "");

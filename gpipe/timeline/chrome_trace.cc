@@ -26,7 +26,7 @@ const char* kind_name(ActionKind kind) {
 
 double microseconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
-// Writes one event after the other.
+// Collects the events of a trace, one after the other.
 class Trace {
  public:
   void add(const Json& event) {
@@ -99,7 +99,7 @@ void add_flows(Trace& trace, size_t process, size_t worker, const TimelineAction
                  {"id", trace.next_flow()},
                  {"pid", process},
                  {"tid", need.position.worker},
-                 // An arrow belongs to the event around its time, which the end is not.
+                 // An arrow belongs to the event that contains its time. The end is not within it.
                  {"ts", microseconds(std::max(producer.begin, producer.end - 1))}};
     trace.add(flow);
     flow["ph"] = "f";

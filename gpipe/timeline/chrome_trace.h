@@ -15,15 +15,15 @@ namespace gpipe {
 struct TraceProcess {
   std::string name;
   std::vector<StepTimeline> steps;
-  // Those of the pipeline. Without them, the chain of activations and gradients.
+  // The routes of the pipeline. Without them, the chain of activations and gradients is assumed.
   std::optional<Routes> routes;
 };
 
 // One process for each entry, with one track for each worker and one for the steps. An action is a
-// complete event, "F0.3" with its kind, stage and micro-batch as arguments; a recompute is one
-// within it. A value that goes from one worker to another is an arrow (flow events) from the end of
-// the action that made it to the begin of the one that took it. An action that threw has "failed"
-// in its name and its arguments.
+// complete event, "F0.3" with its kind, stage and micro-batch as arguments; a recompute is another
+// event within it. A value that goes from one worker to another is an arrow (flow events) from the
+// end of the action that made it to the begin of the one that took it. An action that threw has
+// "failed" in its name and its arguments.
 //
 // Throws std::invalid_argument for routes that do not reach all stages.
 std::string to_chrome_trace(const std::vector<TraceProcess>& processes);

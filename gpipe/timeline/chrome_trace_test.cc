@@ -66,7 +66,7 @@ TEST(ChromeTrace, ArrowsGoFromTheEndOfWhatMadeAValueToTheBeginOfWhatTookIt) {
     EXPECT_LE(begin.at("ts").get<double>(), event.at("ts").get<double>());
     EXPECT_NE(begin.at("tid"), event.at("tid"));
     ++names[event.at("name")];
-    // Both ends are within an action.
+    // Both ends of an arrow are within an action.
     for (const Json& end : {begin, event}) {
       int inside = 0;
       for (const Json& action : events(trace, "X")) {

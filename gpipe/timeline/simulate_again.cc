@@ -18,7 +18,7 @@ namespace {
 using Key = std::pair<ActionKind, int32_t>;          // kind and stage
 using Samples = std::map<Key, std::vector<double>>;  // nanoseconds
 
-// The upper one of the two middle values where their number is even.
+// The medians; for an even number of values the upper one of the two middle values.
 std::map<Key, double> medians_of(Samples&& samples) {
   std::map<Key, double> medians;
   for (auto& [key, values] : samples) {

@@ -52,7 +52,7 @@ bool StepTimeline::failed() const {
 bool StepTimeline::whole(int64_t stages) const {
   if (failed() || unfinished) return false;
   enum Half : uint8_t { kForward, kInputs, kWeights, kHalves };
-  // [stage][half] micro-batches
+  // [stage][half]: the micro-batches that ran.
   std::map<int32_t, std::array<std::set<int32_t>, kHalves>> ran;
   for (const std::vector<TimelineAction>& actions : workers) {
     for (const TimelineAction& timed : actions) {
@@ -68,7 +68,7 @@ bool StepTimeline::whole(int64_t stages) const {
     }
   }
   if (ran.empty()) return false;
-  // Stages are counted from 0; one that is missing ran nothing.
+  // Stages are counted from 0; a stage that is missing ran nothing.
   if (static_cast<int64_t>(ran.size()) != std::max<int64_t>(stages, ran.rbegin()->first + 1)) {
     return false;
   }
@@ -106,7 +106,7 @@ StepTimeline to_timeline(const Simulation& simulation, double seconds,
       TimelineAction action{timed.action, nanoseconds(timed.start, seconds),
                             nanoseconds(timed.end, seconds)};
       const double again = recompute ? recompute(timed.action) : 0.0;
-      // Rounding: an end is a sum.
+      // The tolerance is for rounding: an end is a sum.
       if (!(again >= 0.0 && again <= (timed.end - timed.start) * (1 + 1e-9) + 1e-12)) {
         throw std::invalid_argument("to_timeline: the recompute of " + timed.action.to_text() +
                                     " takes " + std::to_string(again) + ", expected 0 to " +

@@ -17,7 +17,7 @@ struct TimelineAction {
   Action action;
   int64_t begin = 0;
   int64_t end = 0;
-  // The part of it in which it recomputed. Equal: it did not.
+  // The part of the action in which it recomputed. If both are equal, it did not recompute.
   int64_t recompute_begin = 0;
   int64_t recompute_end = 0;
   bool failed = false;  // it threw
@@ -25,35 +25,36 @@ struct TimelineAction {
   int64_t recompute() const { return recompute_end - recompute_begin; }
 };
 
-// A plain value. The clock begins anywhere. Of each worker, actions are in the order in which they
-// ran, one after another.
+// A plain value. The clock begins anywhere. The actions of each worker are in the order in which
+// they ran, one after another.
 struct StepTimeline {
   std::vector<std::vector<TimelineAction>> workers;
   bool simulated = false;
   // Event::run: the number of the step in its process.
   int64_t run = 0;
-  // Something had begun and had not ended when this was recorded: the step still ran, or an
-  // observer threw.
+  // Whether an action had begun and not ended when this was recorded: the step was still running,
+  // or an observer threw.
   bool unfinished = false;
 
-  // Of the first and the last action; 0 if there are none.
+  // The begin of the first action and the end of the last one; 0 if there are no actions.
   int64_t begin() const;
   int64_t end() const;
-  bool failed() const;  // one of the actions did
-  // Whether it seems to have run to its end: no action failed or is unfinished, and all of `stages`
-  // stages (by default those that are seen) ran the same micro-batches forward, and all or none of
-  // them backward. A step that was stopped just between two micro-batches in all stages looks like
-  // a whole one of fewer.
+  bool failed() const;  // whether one of the actions failed
+  // Whether the step seems to have run to its end: no action failed or is unfinished, and all of
+  // `stages` stages (by default those that are seen) ran the same micro-batches forward, and all or
+  // none of them backward. A step that was stopped just between two micro-batches in all stages
+  // looks like a whole step of fewer micro-batches.
   bool whole(int64_t stages = 1) const;
 };
 
-// Adds so many nanoseconds to all of its times.
+// Adds `by` nanoseconds to all times of the step.
 void move_clock(StepTimeline& step, int64_t by);
 
 // The timeline of a simulated run.
 //
 // `seconds`: what one unit of the simulation's time stands for. `recompute`: how much of an
-// action's time is a recompute, in the simulation's unit; it comes first. Empty: nothing is.
+// action's time is a recompute, in the simulation's unit; it comes first. Empty: there are no
+// recomputes.
 //
 // Throws std::invalid_argument if `seconds` is not above 0, for a run of more than a century, and
 // for a recompute that is longer than its action or below 0.

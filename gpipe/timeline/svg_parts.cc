@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kReplacement[] = "\uFFFD";
 
-// The characters of XML 1.0 that are no control characters.
+// Whether the code is a character of XML 1.0 and not a control character.
 bool is_shown(uint32_t code) {
   return (code >= 0x20 && code < 0x7F) || (code >= 0xA0 && code < 0xD800) ||
          (code >= 0xE000 && code < 0xFFFE) || (code >= 0x10000 && code < 0x110000);

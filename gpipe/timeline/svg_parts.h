@@ -1,4 +1,5 @@
-// svg_parts: what all pictures share: texts, the style of what is no data, the marks of an axis.
+// svg_parts: the parts that all pictures share: texts, the style of everything but the data, the
+// marks of an axis.
 #ifndef GPIPE_TIMELINE_SVG_PARTS_H_
 #define GPIPE_TIMELINE_SVG_PARTS_H_
 
@@ -10,17 +11,17 @@ namespace gpipe::internal {
 // and bytes that are not UTF-8, with which no program would show the picture, become U+FFFD.
 std::string svg_text(const std::string& text);
 
-// What a picture begins with, up to its title: its size, `style` (CSS) and colors that suit light
-// and dark pages.
+// The begin of a picture, up to its title: its size, `style` (CSS) and colors that suit light and
+// dark pages.
 std::string svg_begin(int width, int height, const std::string& style);
 std::string svg_title(int x, const std::string& title);
 
 // A field of a legend, with its name beside it. `paint` is an attribute, such as fill="#76a5d8".
-// Returns where the next one stands.
+// Returns the x of the next field.
 int add_svg_key(const std::string& paint, const std::string& name, int x, std::string& svg);
 
-// 1, 2 or 5 times a power of ten, 1e-9 at least, such that there are at most `count` marks up to
-// `most`.
+// The distance of marks: 1, 2 or 5 times a power of ten, at least 1e-9, such that there are at most
+// `count` marks up to `most`.
 double distance_of_marks(double most, int count);
 
 }  // namespace gpipe::internal

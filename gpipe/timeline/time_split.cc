@@ -28,7 +28,7 @@ bool alternates(const StepTimeline& step) {
   });
 }
 
-// What a worker waits for in each of its gaps.
+// The part to which a worker's waiting belongs, gap by gap.
 class Waiting {
  public:
   Waiting(const std::vector<TimelineAction>& actions, bool alternates) : alternates_(alternates) {
@@ -37,7 +37,7 @@ class Waiting {
     }
   }
 
-  // Before the action; called for one after the other.
+  // The part of the waiting before an action. Called for the worker's actions one after the other.
   TimePart before(ActionKind kind) {
     const bool forward = kind == ActionKind::kForward;
     bool& begun = forward ? forward_ : backward_;
@@ -52,17 +52,17 @@ class Waiting {
  private:
   const bool alternates_;
   int64_t forwards_left_ = 0;
-  bool forward_ = false;   // it has begun its first forward
-  bool backward_ = false;  // and its first backward
+  bool forward_ = false;   // whether the worker has begun its first forward
+  bool backward_ = false;  // whether it has begun its first backward
 };
 
-// How long, in [from, to], the action or one from which it was made could have run but for what its
-// worker ran before it.
+// How long, in [from, to], the action or one on which it depends could have run, had its worker not
+// run other actions first.
 int64_t queued(const StepTimeline& step, const TimelineDependencies& dependencies,
                internal::Position position, int64_t from, int64_t to) {
   int64_t sum = 0;
   while (dependencies.at(position).begin > from) {
-    internal::Position last;  // what it needs and got last
+    internal::Position last;  // the action that it needs and that ended last
     int64_t ready = step.begin();
     for (const Dependencies::Edge& need : dependencies.needs(dependencies.at(position).action)) {
       const int64_t end = dependencies.at(need.position).end;
@@ -100,7 +100,7 @@ TimeParts split_worker(const StepTimeline& step, size_t worker,
   };
   const std::vector<TimelineAction>& actions = step.workers[worker];
   Waiting waiting(actions, alternates);
-  // `position`: what it waits for.
+  // `position`: the action that the worker waits for.
   const auto add_waiting = [&](TimePart part, internal::Position position, int64_t from,
                                int64_t to) {
     if (from >= to) return;
@@ -109,10 +109,10 @@ TimeParts split_worker(const StepTimeline& step, size_t worker,
     add(part, to - from - of_others);
     add(TimePart::kImbalance, of_others);
   };
-  int64_t idle = step.begin();  // since when it runs nothing
+  int64_t idle = step.begin();  // since when the worker has been idle
   for (const TimelineAction& timed : actions) {
     int64_t ready = idle;
-    internal::Position last;  // what arrives last
+    internal::Position last;  // the action whose result arrives last
     for (const Dependencies::Edge& need : dependencies.needs(timed.action)) {
       if (static_cast<size_t>(need.position.worker) == worker) continue;
       const int64_t end = dependencies.at(need.position).end;
@@ -120,7 +120,7 @@ TimeParts split_worker(const StepTimeline& step, size_t worker,
       ready = end;
       last = need.position;
     }
-    // Clocks of a simulation are rounded.
+    // Times of a simulation are rounded, so a result may seem to arrive late.
     ready = std::min(ready, timed.begin);
     add_waiting(waiting.before(timed.action.kind), last, idle, ready);
     const bool arrives = ready > idle || step.simulated;

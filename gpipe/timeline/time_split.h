@@ -1,8 +1,8 @@
 // split_time: where the time of a step went, for each worker and on average.
 //
 // A step lasts from the begin of its first action to the end of its last one, on whatever worker;
-// what comes before and after (cutting the mini-batch, the optimizer) is not seen. That time of
-// each worker is split without a rest, in whole nanoseconds:
+// the work before and after (cutting the mini-batch, the optimizer) is not seen. Each worker's part
+// of that time is split completely, in whole nanoseconds:
 //
 // - compute: in actions, except for
 // - recompute: making the graphs of checkpointed cells again.
@@ -13,17 +13,17 @@
 //   - drain: after its last action. If some worker runs a forward after one of its backwards, as in
 //     1F1B, also all waiting after the worker's own last forward, its first backward excepted:
 //     gradients then arrive less often than the worker could take them.
-//   - imbalance: all other waiting; and of waiting to fill and to drain the time in which the value
-//     that it waits for, or one from which that is made, lay ready while its worker had other
-//     actions to run first. Equal partitions under fill-drain or 1F1B have none of it.
+//   - imbalance: all other waiting. Also the part of fill and drain in which the action that the
+//     worker waits for, or an earlier one on which that depends, could have run, but its own worker
+//     had other actions to run first. Equal partitions under fill-drain or 1F1B have no imbalance.
 // - transfer: from the end of the last action that it waited for to the begin of its next one: the
 //   way of the value, and the worker's waking up. In a simulated run also when that action had
 //   ended before the worker was free: nothing else takes time there.
-// - overhead: the rest, that is between two actions of a worker although everything that the second
+// - overhead: the rest: time between two actions of a worker although everything that the second
 //   needs had been made.
 //
-// On accelerators the times are the host's (gpipe/runtime/observer.h): what it takes to give work
-// to the devices, not what the devices take.
+// On accelerators the times are the host's (gpipe/runtime/observer.h): the time to give work to the
+// devices, not the time that the devices take.
 #ifndef GPIPE_TIMELINE_TIME_SPLIT_H_
 #define GPIPE_TIMELINE_TIME_SPLIT_H_
 
@@ -52,7 +52,7 @@ inline constexpr int kTimeParts = 7;
 // "compute", "recompute", "fill", "drain", "imbalance", "transfer", "overhead".
 const char* name_of(TimePart part);
 
-// Nanoseconds.
+// The time of each part in nanoseconds.
 using TimeParts = std::array<int64_t, kTimeParts>;  // by TimePart
 
 struct TimeSplit {
@@ -60,18 +60,19 @@ struct TimeSplit {
   int64_t time = 0;                // how long they took together
   std::vector<TimeParts> workers;  // sums over the steps; those of a worker add up to `time`
 
-  // The share of the time, 0 .. 1: of one worker, and the mean over the workers; 0 if there is no
-  // time. Throws std::out_of_range for a worker that does not exist.
+  // The share of a part in the time, 0 .. 1: for one worker, and the mean over the workers; 0 if
+  // there is no time. Throws std::out_of_range for a worker that does not exist.
   double share(TimePart part, int64_t worker) const;
   double share(TimePart part) const;
   // The share of the time in which a worker is in actions, compute and recompute: the mean.
   double utilization() const;
 };
 
-// Splits the time of one step, or of several: sums. `routes`: those of the pipeline
-// (GPipeImpl::routes), so that waiting for skips is known as such; by default only the chain of
-// activations and gradients is. Steps that are not whole (StepTimeline::whole) are left out, failed
-// ones for instance: what their workers would still have done is not known.
+// Splits the time of one step, or the summed time of several. `routes`: those of the pipeline
+// (GPipeImpl::routes), so that waiting for skips is recognized; by default only waiting for
+// activations and gradients of neighboring stages is. Steps that are not whole
+// (StepTimeline::whole), failed ones for instance, are left out: nobody knows what their workers
+// would still have done.
 //
 // Throws std::invalid_argument for steps of different numbers of workers, and for routes that do
 // not reach all stages.

@@ -23,7 +23,7 @@ using ::testing::ThrowsMessage;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// In seconds.
+// The parts, given in seconds.
 TimeParts parts(int64_t compute, int64_t recompute, int64_t fill, int64_t drain, int64_t imbalance,
                 int64_t transfer, int64_t overhead) {
   return {compute * kSecond,   recompute * kSecond, fill * kSecond,    drain * kSecond,
@@ -84,7 +84,8 @@ TEST(SplitTime, ASlowPartitionIsImbalance) {
   // The first B waits for F1.3 and B1.3, which take 6; F1.3 waits for its turn from 4 to 10.
   EXPECT_EQ(split_time(run(Schedule::gpipe(2, 4), cost)).workers[0],
             parts(8, 0, 6, 0, 6 + 6, 0, 0));
-  // The same at the end: 0: F0 (3) .. F3 B3 .. B0    1: . F0 . F1 . F2 . F3 B3 B2 B1 B0 (to 17)
+  // The same at the end of the step:
+  // 0: F0 (3) .. F3 B3 .. B0    1: . F0 . F1 . F2 . F3 B3 B2 B1 B0 (to 17)
   const TimeSplit end = split_time(run(Schedule::gpipe(2, 4), stage_costs({{3, 3}, {1, 1}})));
   EXPECT_EQ(end.time, 26 * kSecond);
   EXPECT_EQ(end.workers[0], parts(24, 0, 2, 0, 0, 0, 0));

@@ -24,10 +24,10 @@ struct Record {
   TimelineAction action;
 };
 
-// What one worker did.
+// The record of one worker.
 struct Buffer {
   std::mutex mutex;  // against the reader, and against another pipeline's worker of this number
-  // What has begun and not ended, by run: one, unless pipelines run at once.
+  // The actions that have begun and not ended, by run: one, unless several pipelines run at once.
   std::vector<std::pair<int64_t, Event::Time>> begun;
   std::vector<Record> records;
 };
@@ -45,7 +45,7 @@ class Timeline::Log {
     }
     const auto begun = std::find_if(buffer.begun.begin(), buffer.begun.end(),
                                     [&](const auto& entry) { return entry.first == event.run; });
-    if (begun == buffer.begun.end()) return;  // it began before clear()
+    if (begun == buffer.begun.end()) return;  // the action began before clear()
     TimelineAction action{event.action, nanoseconds(begun->second), nanoseconds(event.time)};
     const bool recomputed = event.recompute_begin < event.recompute_end;
     action.recompute_begin = recomputed ? nanoseconds(event.recompute_begin) : action.begin;
@@ -66,7 +66,7 @@ class Timeline::Log {
         step.workers[worker].push_back(record.action);
       }
     }
-    // Only now are all steps there of which an action has ended.
+    // Only now does by_run have all steps of which an action has ended.
     for (const auto& buffer : buffers_) {
       const std::lock_guard<std::mutex> lock(buffer->mutex);
       for (const auto& [run, begin] : buffer->begun) {

@@ -1,4 +1,4 @@
-// Timeline: records what the workers of a pipeline really did when.
+// Timeline: records when the workers of a pipeline really ran which actions.
 #ifndef GPIPE_TIMELINE_TIMELINE_H_
 #define GPIPE_TIMELINE_TIMELINE_H_
 
@@ -16,10 +16,10 @@ namespace gpipe {
 // A record of steps, to be written as a trace, split into parts (time_split.h) or drawn
 // (timeline_svg.h).
 //
-// Workers do not wait for each other to record: each has a buffer of its own. It keeps some 60
-// bytes for each action until clear().
+// Workers do not wait for each other to record: each has a buffer of its own. A record takes some
+// 60 bytes for each action, until clear().
 //
-// Thread-safety: thread-safe. While a step runs, steps() has what ended so far.
+// Thread-safety: thread-safe. While a step runs, steps() has the actions that have ended so far.
 //
 // Example:
 //   gpipe::Timeline timeline;
@@ -33,15 +33,15 @@ class Timeline {
   Timeline(Timeline&&) noexcept;
   Timeline& operator=(Timeline&&) noexcept;
 
-  // For StepOptions::on_event, of one step or of many, of one pipeline or of several. It may
-  // outlive the timeline.
+  // The observer for StepOptions::on_event, of one step or of many, of one pipeline or of several.
+  // It may outlive the timeline.
   Observer observer();
 
-  // What was recorded, in the order in which the steps began. The clock of all of them begins with
-  // the first one. A step of which no action has ended is not there.
+  // The recorded steps, in the order in which they began. The clock of all of them begins with the
+  // first one. A step is left out as long as none of its actions has ended.
   std::vector<StepTimeline> steps() const;
 
-  // As steps(), with the times of std::chrono::steady_clock since its epoch.
+  // The same as steps(), with the times of std::chrono::steady_clock since its epoch.
   std::vector<StepTimeline> steps_of_steady_clock() const;
 
   // Forgets what was recorded.

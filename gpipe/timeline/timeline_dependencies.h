@@ -12,17 +12,18 @@
 
 namespace gpipe::internal {
 
-// Requirements: `step` outlives it. It is not moved or copied: it refers to itself.
+// Requirements: `step` outlives it. It can be neither moved nor copied, because it refers to
+// itself.
 class TimelineDependencies {
  public:
-  // Without routes, those of the chain. Throws std::invalid_argument for routes that do not reach
-  // all stages.
+  // Without routes, uses those of the chain of activations and gradients. Throws
+  // std::invalid_argument for routes that do not reach all stages.
   TimelineDependencies(const StepTimeline& step, const std::optional<Routes>& routes);
   TimelineDependencies(const TimelineDependencies&) = delete;
   TimelineDependencies& operator=(const TimelineDependencies&) = delete;
 
   const Routes& routes() const { return routes_; }
-  // What the action waited for, as far as it ran.
+  // The actions that the action waited for, as far as these ran.
   std::vector<Dependencies::Edge> needs(const Action& action) const {
     return dependencies_.needs(action);
   }

@@ -13,7 +13,7 @@
 namespace gpipe {
 namespace {
 
-// Pixels.
+// Sizes in pixels.
 constexpr int kLeft = 80, kRight = 20, kTop = 66, kBottom = 40;
 constexpr int kWidth = 880;  // of the tracks
 constexpr int kTrack = 22;
@@ -22,12 +22,12 @@ constexpr int kTitle = 22;  // of a panel
 constexpr int kGap = 12;
 constexpr double kDigit = 6.2;  // of a number
 
-// What is drawn in a color of its own.
+// The kinds of time that have a color of their own.
 enum Paint : uint8_t { kForward, kBackward, kInput, kWeight, kRecompute, kFailed, kPaints };
 
 struct Look {
   const char* name;
-  const char* color;  // told apart by people who do not see all colors; numbers on it are black
+  const char* color;  // distinct also for color-blind people; numbers on it are black
 };
 constexpr std::array<Look, kPaints> kLooks = {{{"forward", "#76a5d8"},
                                                {"backward", "#7fbf7b"},
@@ -100,7 +100,7 @@ class Track {
   double x(int64_t time) const { return kLeft + static_cast<double>(time - zero_) / scale_; }
 
   void add_bar(Paint paint, int64_t begin, int64_t end) {
-    // A hair between neighbors.
+    // Leaves a narrow gap between neighbors.
     const double left = x(begin);
     const double width = std::max(x(end) - left - 0.4, 0.3);
     absl::StrAppendFormat(&bars_[paint], "M%.1f %dh%.1fv%dh-%.1fz", left, top_, width, kBar, width);
@@ -112,7 +112,7 @@ class Track {
     columns_[column][paint] += static_cast<double>(end - begin) / scale_;
   }
 
-  // Neighboring columns of the same look are one.
+  // The narrow actions. Neighboring columns of the same look are drawn as one.
   std::string narrow() const {
     std::string text;
     const auto look = [&](size_t column) {
@@ -120,7 +120,7 @@ class Track {
       const auto most = std::max_element(shares.begin(), shares.end());
       double sum = 0;
       for (const double share : shares) sum += share;
-      // A tenth is enough, and something is better than nothing.
+      // Opacity in tenths is exact enough; the least that is drawn is one tenth.
       const double tenths = sum > 0 ? std::clamp(std::round(sum * 10), 1.0, 10.0) : 0;
       return std::pair<int, int>(most - shares.begin(), static_cast<int>(tenths));
     };

@@ -14,10 +14,11 @@ struct TimelinePanel {
   StepTimeline step;
 };
 
-// A file for browsers, light or dark as they are. A panel has a track for each worker; actions have
+// The SVG suits light and dark pages of browsers. A panel has a track for each worker; actions have
 // a color for each kind and the number of their micro-batch where it fits. Actions that are
-// narrower than a pixel are merged to columns: the color of what took most of the pixel, as strong
-// as its share. So the file stays small, however many actions there are.
+// narrower than a pixel are merged to columns, with the color of the kind that took most of the
+// pixel, as strong as the share of all actions in the pixel. So the file stays small, however many
+// actions there are.
 //
 // Example:
 //   to_svg({{"measured", timeline.steps().back()}, {"simulated", to_timeline(simulation)}},

@@ -25,8 +25,8 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
-// Two digits behind the point; of small numbers, and of those for which no column has room, three
-// in all: costs may be in any unit.
+// The value with two digits behind the point; small numbers, and those too long for a column, with
+// three digits in all: costs may be in any unit.
 std::string amount(double value) {
   if (value == 0.0 || (std::abs(value) >= 0.1 && std::abs(value) < 1e8)) return fixed(value, 2);
   char text[32];
@@ -34,7 +34,7 @@ std::string amount(double value) {
   return text;
 }
 
-// What a search for this placement is told.
+// The options of a search for this placement.
 SearchOptions options_for(const ComparisonOptions& options, const Placement& placement) {
   const double v = static_cast<double>(placement.stages()) / static_cast<double>(options.workers);
   SearchOptions search;
@@ -97,7 +97,7 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
   const auto asked_to_stop = [&] { return options.stop && options.stop(); };
   for (const NamedSchedule& named : named_schedules()) {
     if (named.name == "gpipe" || named.name == "sequential")
-      continue;  // fill-drain's times; no pipeline
+      continue;  // gpipe has the times of fill-drain; sequential is not a pipeline
     std::vector<int64_t> counts = {named.shape == PlacementShape::kVShape ? 2 : 1};
     if (named.shape == PlacementShape::kLoop) counts = options.stages_per_worker;
     for (const int64_t v : counts) {
@@ -111,7 +111,7 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options) {
       rows.push_back(row_of(options, name, schedule_by_name(named.name, p * v, m, how), search));
     }
   }
-  // Every search finds something where a worker may hold one micro-batch of all its layers.
+  // A search finds a schedule if a worker may hold one micro-batch of all its layers.
   const bool one_fits = options.memory <= 0.0 || options.memory * (1.0 + 1e-9) >= 1.0;
   if (options.search && one_fits) {
     std::vector<std::pair<std::string, Placement>> where = {
@@ -136,7 +136,7 @@ std::string nothing_fits(const std::vector<ComparisonRow>& rows) {
   if (std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.fits; })) return "";
   const auto least = std::min_element(rows.begin(), rows.end(),
                                       [](const auto& a, const auto& b) { return a.peak < b.peak; });
-  // One micro-batch of all of a worker's layers is what a search finds an order for.
+  // With one micro-batch of all of a worker's layers a search always finds an order.
   return "none of these schedules fits; give 1, with which a search finds one, or " +
          amount(least->peak) + " for " + least->name;
 }

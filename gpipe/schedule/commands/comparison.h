@@ -15,23 +15,23 @@ namespace gpipe::internal {
 struct ComparisonOptions {
   int64_t workers = 4;
   int64_t micro_batches = 8;
-  // Of the layers that a worker has under one stage each: schedules with v stages a worker cut it
-  // into v of a v-th of the costs, and so is what they hold.
+  // The costs of all layers of a worker. Schedules with v stages a worker cut these layers into v
+  // stages, each with a v-th of the costs and of the memory.
   StageCost worker_cost = {1.0, 2.0, 1.0, 1.0};
   double transfer = 0.0;
-  // What a worker may hold, in micro-batches of all its layers; 0: anything.
+  // The most that a worker may hold, in micro-batches of all its layers; 0: no limit.
   double memory = 0.0;
   // The makespan may grow by this part until a link has no slack left.
   double tolerance = 0.05;
   std::vector<int64_t> stages_per_worker = {2, 4};  // of loops
   bool search = true;
   int64_t budget = 0;  // of each search
-  // Asked now and then; if it says true, what there is so far is all.
+  // Called now and then; if it returns true, the comparison ends with the rows that it has so far.
   std::function<bool()> stop;
 };
 
 struct ComparisonRow {
-  std::string name;  // as schedule_by_name() has it, with "x4" behind if it has 4 stages a worker
+  std::string name;  // as for schedule_by_name(), followed by "x4" if it has 4 stages a worker
   Schedule schedule;
   StageCost stage_cost;
   double makespan = 0.0;
@@ -43,17 +43,18 @@ struct ComparisonRow {
   bool fits = true;
 };
 
-// Best first; those that do not fit come last. At least one, however early `stop` says so. Throws
-// std::invalid_argument for options that make no sense.
+// The best row comes first; those that do not fit come last. There is at least one, however early
+// `stop` returns true. Throws std::invalid_argument for options that make no sense.
 std::vector<ComparisonRow> compare(const ComparisonOptions& options);
 
-// Empty if one of them fits. Otherwise that none does, and the nearest that would: for an error.
+// Empty if one of the rows fits. Otherwise an error message: that none fits, and which memory would
+// be enough.
 std::string nothing_fits(const std::vector<ComparisonRow>& rows);
 
 // Tables for people, and for programs.
 std::string to_text(const std::vector<ComparisonRow>& rows);
 std::string to_json(const std::vector<ComparisonRow>& rows);
-// The timelines, one below the other, on one scale.
+// The timelines of the rows as a picture, one below the other, on one scale.
 std::string to_svg(const std::vector<ComparisonRow>& rows, double transfer);
 
 }  // namespace gpipe::internal

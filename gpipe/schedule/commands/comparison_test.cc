@@ -38,7 +38,7 @@ TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
   EXPECT_EQ(row(rows, "1f1b").makespan, 3.0 * (6 + 2));
   EXPECT_EQ(row(rows, "1f1b").splits, 0);
   EXPECT_FALSE(row(rows, "fill-drain").fits);
-  // Two stages of half the size: half of the filling, twice the transfers.
+  // Two stages of half the size need half of the filling and twice the transfers.
   EXPECT_EQ(row(rows, "looped-bfs x2").makespan, 3.0 * (6 + 1));
   EXPECT_EQ(row(rows, "looped-bfs x2").peak, 6.0);
   EXPECT_GT(row(rows, "looped-bfs x2").transfers, row(rows, "1f1b").transfers);
@@ -108,7 +108,7 @@ TEST(Comparison, WhereNothingFitsTheNearestThatDoesIsTold) {
   EXPECT_EQ(
       nothing_fits(rows),
       "none of these schedules fits; give 1, with which a search finds one, or 2.00 for v-min");
-  // And so they do.
+  // With that much memory a schedule fits.
   options.memory = 2;
   EXPECT_EQ(nothing_fits(compare(options)), "");
   options.memory = 1;

@@ -1,4 +1,4 @@
-// at_least: flags of this package's programs, and what is wrong with them, by their names.
+// at_least: checks the flags of this package's programs; messages name the flag.
 //
 // Internal to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_COMMANDS_FLAGS_H_
@@ -20,7 +20,8 @@ std::string given(const absl::Flag<Value>& flag) {
   return "--" + std::string(known.Name()) + "=" + text::shown(known.CurrentValue());
 }
 
-// Its value. Throws std::invalid_argument that names the flag for one that is less, or not finite.
+// The flag's value. Throws std::invalid_argument that names the flag if the value is below `least`
+// or not finite.
 template <typename Value>
 Value at_least(Value least, const absl::Flag<Value>& flag) {
   return text::at_least(least, absl::GetFlag(flag), given(flag));

@@ -11,39 +11,40 @@ namespace {
 
 // Moves are small: an action passes at most so many others.
 constexpr size_t kFarthest = 4;
-// The part of moves that take an action of the critical path. Only such can shorten it; the others
+// The part of moves that take an action of the critical path. Only these can shorten it; the others
 // make room for them.
 constexpr double kCritical = 0.8;
-// The part of moves that do the same to several micro-batches in a row, as a steady state needs it.
+// The part of moves that move several micro-batches in a row alike, as a steady state needs it.
 constexpr double kSeveral = 0.05;
 // The part of moves that join or split a backward, where that changes times.
 constexpr double kJoin = 0.15;
-// Of every other start, the part of moves that exchange two actions of a kind, of two stages of a
-// worker: it holds as much as before, where an action that moves alone would hold more on its way.
-// Not in a V, whose two stages are far from alike: there it finds less.
+// For every other seed, the part of moves that exchange two actions of one kind, of two stages of a
+// worker: the worker then holds as much as before, whereas an action that moves alone would make it
+// hold more on the way. Not in a V, whose two stages differ too much: there it finds less.
 constexpr double kExchange = 0.2;
-// How much the mean end of the workers counts beside the makespan. On its own the makespan is the
-// same for most changes, and says nothing of where they lead.
+// How much the mean end of the workers counts beside the makespan. Most changes leave the makespan
+// the same, so it alone does not say where they lead.
 constexpr double kMeanEnd = 0.5;
 
 constexpr double kSame = 1e-9;
-// A move takes more than a look at its tokens, which is nothing next to the run that follows. After
-// so many moves in a row that none followed, it counts: a workload may admit no move at all.
+// A move takes more work than a look at its tokens, which is negligible next to the run that
+// follows it. After kInVain moves in a row without a run it is counted: a workload may admit no
+// move at all.
 constexpr int32_t kInVain = 1000;
 constexpr int64_t kMoveInVain = 8;
-// How much work is between two questions whether to stop: a few milliseconds.
+// The work between two calls of `stop`: a few milliseconds.
 constexpr int64_t kAskEvery = 200'000;
 
-// Moves the occurrences of a token, from `index` on, by up to `far` places, past anything but
-// itself. Returns whether anything moved.
+// Moves `count` occurrences of a token, from `index` on, by up to `far` places, but never past
+// another occurrence. Returns whether anything moved.
 bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, bool earlier) {
   const Token each = (*tokens)[index];
   const auto size = static_cast<std::ptrdiff_t>(tokens->size());
   const std::ptrdiff_t step = earlier ? -1 : 1;
   const auto begin = tokens->begin();
   bool moved = false;
-  // Those that move earlier are taken from the front, the others from the back, so that none is in
-  // the way of the next.
+  // Moves to earlier places begin with the first occurrence, moves to later places with the last,
+  // so that none is in the way of the next.
   auto from = static_cast<std::ptrdiff_t>(index);
   while (count-- > 0 && from >= 0 && from < size) {
     std::ptrdiff_t to = from;
@@ -60,7 +61,7 @@ bool move_tokens(WorkerOrder* tokens, size_t index, size_t far, int32_t count, b
   return moved;
 }
 
-// Exchanges the token at `index` with the nearest one before or behind it that has its kind and
+// Exchanges the token at `index` with the nearest one before or after it that has its kind and
 // another stage. Returns whether there is one.
 bool exchange(WorkerOrder* tokens, size_t index, bool earlier) {
   const Token each = (*tokens)[index];
@@ -91,8 +92,8 @@ bool exchanges(const Workload& workload) {
   return !v_shape;
 }
 
-// Makes a whole backward of the input gradient at `index` and its weight gradient, or halves of a
-// whole one, the second up to `far` places later. Returns whether it could.
+// Joins the input gradient at `index` and its weight gradient to a whole backward, or splits the
+// whole backward at `index`, with the second half up to `far` places later. Returns whether it did.
 bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   const Token each = (*tokens)[index];
   const int32_t stage = stage_of(each);
@@ -101,7 +102,7 @@ bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   const auto begin = tokens->begin();
   const auto first = begin + static_cast<std::ptrdiff_t>(index);
   if (kind_of(each) == ActionKind::kInputGradient) {
-    // With no other pending, the next weight gradient is that of the same cell.
+    // If no other is pending, the next weight gradient is that of the same cell.
     const auto second = std::find(first, tokens->end(), weight);
     if (second == tokens->end()) return false;
     *first = whole;
@@ -160,7 +161,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   const bool joins = annealing.joins && workload.whole_differs();
   const bool by_exchange = annealing.seed % 2 == 0 && exchanges(workload);
   if (!timing->run(*order)) return std::numeric_limits<double>::infinity();
-  double value = 0.0;  // what is asked for, without what only guides
+  double value = 0.0;  // the objective, without the term that only guides
   const auto rate = [&](const Order& rated) {
     const double guide = kMeanEnd * timing->mean_end();
     value = annealing.objective ? annealing.objective(timing, rated) : timing->makespan();

@@ -10,7 +10,7 @@
 
 namespace gpipe::internal {
 
-// A small generator with the same numbers everywhere.
+// A small random generator that draws the same numbers on every machine.
 class Draws {
  public:
   explicit Draws(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0xD1B54A32D192ED03u) {}
@@ -31,28 +31,30 @@ class Draws {
 
 struct Annealing {
   uint64_t seed = 1;
-  // Simulated actions.
+  // The amount of work, in simulated actions.
   int64_t budget = 0;
-  // Worsenings that are taken at the start and at the end, in the time of a mean action.
+  // The temperatures at the start and at the end: how much worse an accepted order may typically
+  // be, in units of the mean time of an action.
   double hot = 0.5;
   double cold = 0.03;
-  // Asked now and then: ends it.
+  // Called now and then; if it returns true, annealing ends.
   std::function<bool()> stop;
-  // The least that is worth to be reached: ends it there.
+  // Annealing ends when the objective has reached this value: less is not worth the work.
   double bound = 0.0;
   // Whether backwards may be joined and split.
   bool joins = true;
-  // What is made small instead of the makespan. Called after a run of the order on the timing; may
-  // run it again. Empty: the makespan.
+  // The objective that is minimized. It is called after a run of the order on the timing, and may
+  // run the timing again. Empty: the makespan.
   std::function<double(Timing*, const Order&)> objective;
 };
 
-// Improves `order`, which must run and keep the limits. Returns its objective. The result is never
-// worse. All that it does counts on the timing, moves that are refused included: `budget` and at
-// most one more run.
+// Improves `order`, which must run and keep the limits, and returns its objective. The result is
+// never worse. All of its work is counted by `timing`, refused moves included: it is `budget` and
+// at most one more run.
 double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order);
 
-// Whether the worker's list can be part of an order: its counts and its memory.
+// Whether the worker's list can be part of an order: no action comes before one of its cell that it
+// needs, and the memory limit is kept.
 bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order);
 
 }  // namespace gpipe::internal

@@ -37,7 +37,8 @@ constexpr auto kB = ActionKind::kBackward;
 constexpr auto kI = ActionKind::kInputGradient;
 constexpr auto kW = ActionKind::kWeightGradient;
 
-// Of two makespans, one must be shorter by this share, so that rounding decides nothing.
+// A makespan is shorter than another only if it is so by this share, so that rounding decides
+// nothing.
 constexpr double kSame = 1e-9;
 
 void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
@@ -56,9 +57,9 @@ void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
   }
 }
 
-// Interleaved schedules, whole and split. `warm_up` has the number of forwards of each worker
+// An interleaved schedule, whole or split. `warm_up` gives the number of forwards of each worker
 // before its first backward. Micro-batches go through a loop in groups of at least `workers` each,
-// if there are so many.
+// if there are that many.
 template <typename WarmUp>
 Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& warm_up,
               bool split) {
@@ -86,13 +87,13 @@ Workload workload_of(const Placement& placement, int64_t micro_batches, const Ge
   return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
 }
 
-// Without a reason to join halves; that is the caller's to ask for (join.h).
+// The costs without a reason to join halves. Callers may join them afterwards (join.h).
 GeneratorCosts only_split(GeneratorCosts costs) {
   costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;
   return costs;
 }
 
-// What a search of a generator may take.
+// The work that a generator's search may take.
 struct Effort {
   int64_t budget;
   const std::function<bool()>& stop;
@@ -106,7 +107,7 @@ struct Effort {
   }
 };
 
-// The best order in a V that a search finds with so much memory, and with this part of the work.
+// The best order in a V that a search finds with memory for `limit`, and with `part` of the work.
 // There always is one: a worker has room for one micro-batch in each of its stages.
 internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
                               int64_t limit, std::vector<Order> seeds, const Effort& effort,
@@ -116,8 +117,8 @@ internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const Gene
   return *internal::optimize(workload, effort.optimizing(std::move(seeds), part));
 }
 
-// The work of one search: it grows with the pipeline, but less than what there is to find, so that
-// large ones are made in seconds.
+// The work of one search. It grows with the pipeline, but more slowly than the number of possible
+// orders, so that large schedules are made in seconds.
 int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
@@ -135,9 +136,10 @@ std::vector<Order> patterns(int64_t workers, int64_t micro_batches, const Steps&
   return orders;
 }
 
-// `best`, or what another search makes of the patterns with all steps, if that is shorter. They are
-// no start for it where they hold too much, but their forwards and input gradients in the same
-// order, with weight gradients placed anew, often hold less. Takes the work that is left.
+// `best`, or the result of another search that begins with the patterns of all steps, if that is
+// shorter. Patterns that hold too much are not used as they are, but with their forwards and input
+// gradients in the same order and weight gradients placed anew, which often holds less. Takes the
+// work that is left.
 internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers,
                                        int64_t micro_batches, const GeneratorCosts& costs,
                                        int64_t limit, const Effort& effort) {
@@ -156,14 +158,14 @@ internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers
   return best;
 }
 
-// What a search makes of patterns with these steps.
+// The best order that a search finds from patterns with these steps.
 internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
                                      int64_t limit, const Steps& steps, const Effort& all) {
   const Effort effort{std::min(all.budget, work_of_search(workers)), all.stop};
   costs = only_split(costs);
   std::vector<Order> seeds = patterns(workers, micro_batches, steps, effort);
-  // Where all actions take the same, most changes of an order change no time, and nothing says
-  // where they lead. Then first with costs that are a little off.
+  // If all actions take the same time, most changes of an order change no time, and nothing says
+  // where they lead. So the search first runs with slightly different costs.
   const StageCost& cost = costs.stage;
   double part = 1.0;
   int64_t actions = 0;
@@ -181,7 +183,7 @@ internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, Gen
   internal::Optimized best =
       best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
   best.actions += actions;
-  if (even) return best;  // the patterns of these steps are made for that
+  if (even) return best;  // the patterns of these steps are made for even costs
   return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
 
@@ -222,7 +224,7 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
       forward(1);
       backward(0);
     }
-    // The second half of these is split; where it begins depends on the worker's parity.
+    // The second half of these backwards is split; where it begins depends on the worker's parity.
     bool split = false;
     for (int64_t k = 0; k < r + 1; ++k) {
       if (k == (r + 1) / 2 && r % 2 == 1) split = true;
@@ -241,7 +243,7 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
 
 Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
                            const GeneratorCosts& costs) {
-  // A training asks for the same schedule in every step.
+  // A training asks for the same schedule in every step, so schedules are kept.
   constexpr size_t kKept = 64;
   using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
   const StageCost& stage = costs.stage;
@@ -343,7 +345,7 @@ namespace internal {
 
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
   if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;
-  // or_of_all_patterns()
+  // These two make a second search, in or_of_all_patterns().
   const bool twice = which == Searched::kVMin || which == Searched::kDualPipeV;
   return (twice ? 2 : 1) * work_of_search(workers);
 }
@@ -357,7 +359,8 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
       const Workload workload =
           workload_of(Placement::one_each(workers), micro_batches, only_split(costs),
                       static_cast<double>(2 * workers - 1));
-      // An input gradient if there is one, else a forward if there is room, else a weight gradient.
+      // Rule: an input gradient if there is one, else a forward if there is room, else a weight
+      // gradient.
       GreedyRule rule = GreedyRule::of(workload);
       rule.most_live.assign(static_cast<size_t>(workers), static_cast<int32_t>(micro_batches));
       rule.gap.assign(static_cast<size_t>(workers), 0.0);
@@ -379,7 +382,7 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
     result.order = dualpipe_order(workers, micro_batches);
     return result;
   }
-  // Most of its backwards are whole, so they count as what they take.
+  // Most of its backwards are whole, so their own cost counts, not that of the halves.
   Order order = truncated(dualpipe_order(workers, 2 * workers), 2 * workers, micro_batches);
   const Effort first{std::min(effort.budget, work_of_search(workers)), stop};
   return or_of_all_patterns(

@@ -1,6 +1,6 @@
 // Generators: the known schedules for several stages on a worker and for split backwards.
 //
-// Names and sources stand at each; docs/guide/20-which-schedule.md says which to use when,
+// The comment of each names its source; docs/guide/20-which-schedule.md says which to use when, and
 // docs/design/schedule.md how they are made here. Schedule::gpipe and Schedule::one_f_one_b are in
 // schedule.h.
 #ifndef GPIPE_SCHEDULE_SEARCH_GENERATORS_H_
@@ -21,8 +21,8 @@ namespace gpipe {
 // - are deterministic;
 // - throw std::invalid_argument for counts below 1 and for more than 2^24 cells.
 //
-// "Holds" is the most stage x micro-batch pairs that a worker has between their forward and the end
-// of their backward.
+// "Holds n" means that a worker has at most n stage x micro-batch pairs between their forward and
+// the end of their backward.
 
 // Fill-drain, all forwards and then all backwards: as Schedule::gpipe, but with the backwards in
 // the order 0 .. m-1 instead of m-1 .. 0. Holds m.
@@ -44,11 +44,11 @@ Schedule looped_breadth_first(int64_t workers, int64_t v, int64_t micro_batches)
 // input gradient. Holds v p if m is a multiple of p.
 Schedule zero_bubble_interleaved(int64_t workers, int64_t v, int64_t micro_batches);
 
-// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B with split backwards, a third
-// of its bubble at the same memory. Holds p.
+// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): 1F1B with split backwards. It has a
+// third of 1F1B's bubble at the same memory. Holds p.
 Schedule zb_h1(int64_t stages, int64_t micro_batches);
 
-// What the generators below are made for: they look at what things cost.
+// The costs for which the generators below make their schedules.
 struct GeneratorCosts {
   StageCost stage = {1.0, 2.0, 1.0, 1.0};
   double transfer = 0.0;  // between workers
@@ -59,17 +59,17 @@ Schedule zb_h2(int64_t stages, int64_t micro_batches, const GeneratorCosts& cost
 
 // ZB-V, V-Half and V-Min (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): 2p
 // stages in a V (Placement::v_shape), split backwards. They hold 2p (as much as 1F1B, whose stages
-// are twice as large), p + 2 and about 2p/3 + 2: the less, the more idle. Here they are the best
-// orders that a search finds within that memory, so they take longer to make than the others
-// (seconds for 16 workers).
+// are twice as large), p + 2 and about 2p/3 + 2: the less they hold, the more their workers idle.
+// Here they are the best orders that a search finds within that memory, so they take longer to make
+// than the others (seconds for 16 workers).
 Schedule zb_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 Schedule v_half(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 Schedule v_min(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 
 // DualPipe's half ("Cut-in-half", after DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, and its
-// published code): 2p stages in a V, most backwards whole. Holds 2p + 1. Below 2p micro-batches its
-// rules do not hold; then it is what it would be with more, less those, or what a search finds in
-// its memory, if that is faster.
+// published code): 2p stages in a V, most backwards whole. Holds 2p + 1. Its rules need at least 2p
+// micro-batches; with fewer it is the schedule for 2p without the surplus ones, or the result of a
+// search within the same memory if that is faster.
 Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 
 }  // namespace gpipe

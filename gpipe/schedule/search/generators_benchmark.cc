@@ -1,5 +1,5 @@
-// How far the generators that search are behind search() with the same costs, placement and memory:
-// the most that a worker of the generator's table holds.
+// How far the generators that search are behind search() with the same costs and placement, and
+// with as much memory as a worker of the generator's table holds at most.
 //
 //   bazel run -c opt //gpipe/schedule/search:generators_benchmark
 //
@@ -43,7 +43,7 @@ std::vector<GeneratorCosts> costs_of_grid() {
   return all;
 }
 
-// How much longer the generator's table takes, as a part.
+// How much longer the generator's table takes than the search's, as a share.
 double behind(const Schedule& schedule, const Placement& placement, GeneratorCosts costs,
               bool joins) {
   if (!joins) costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;

@@ -19,7 +19,7 @@ namespace {
 
 using Make = std::function<Schedule(int64_t workers, int64_t micro_batches, const GeneratorCosts&)>;
 
-// Costs by which the literature's figures are compared: all the same, and uneven with transfers.
+// Two sets of costs for comparisons with the literature: all equal, and uneven with transfers.
 GeneratorCosts even() { return {}; }
 GeneratorCosts uneven() { return {{1.0, 1.8, 1.1, 0.7}, 0.1}; }
 
@@ -84,7 +84,7 @@ class KnownRows : public ::testing::TestWithParam<Row> {};
 INSTANTIATE_TEST_SUITE_P(Literature, KnownRows, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Neither slower nor larger than the best that is known of each schedule.
+// Each schedule is neither slower nor larger than the best one known.
 TEST_P(KnownRows, AreReached) {
   const Row& row = GetParam();
   for (size_t k = 0; k < 3; ++k) {
@@ -99,7 +99,7 @@ TEST_P(KnownRows, AreReached) {
   }
 }
 
-// All generators, for any sizes.
+// Each of the generators, for any sizes.
 struct Any {
   const char* name;
   int64_t v;
@@ -124,7 +124,7 @@ class AnySize : public ::testing::TestWithParam<Any> {};
 INSTANTIATE_TEST_SUITE_P(Generators, AnySize, ::testing::ValuesIn(generators()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// More micro-batches than these change nothing but the length of the steady state.
+// More micro-batches than these would only make the steady state longer.
 constexpr int64_t kWorkers[] = {1, 2, 3, 5};
 constexpr int64_t kMicroBatches[] = {1, 2, 3, 4, 5, 7, 11};
 
@@ -174,7 +174,7 @@ TEST(GeneratorTables, WholeOnes) {
   EXPECT_EQ(interleaved(3, 1, 5), Schedule::one_f_one_b(3, 5));
 }
 
-// Published: the idle time of a worker, in the time of one action of one of v stages.
+// Published formulas for the idle time of a worker, in units of the costs of one of v stages.
 TEST(PublishedClaims, Idle) {
   const GeneratorCosts costs = uneven();
   const StageCost c = costs.stage;
@@ -211,8 +211,8 @@ TEST(PublishedClaims, Idle) {
   }
 }
 
-// Where a whole backward costs less than its halves, that counts: it is never slower than its own
-// table without the micro-batches that are not there.
+// A whole backward may cost less than its halves, and dualpipe_v uses that: it is never slower than
+// its own table for 2p micro-batches without the surplus ones.
 TEST(GeneratorTables, DualPipeVOfFewMicroBatches) {
   for (const double backward : {1.0, 1.4, 1.8}) {
     const GeneratorCosts costs{{1.0, backward, 1.1, 0.7}, 0.1};
@@ -227,8 +227,8 @@ TEST(GeneratorTables, DualPipeVOfFewMicroBatches) {
   }
 }
 
-// Where their own start is not made for the costs, or for so few micro-batches, patterns of other
-// memory are a better one: these cases were 8, 7 and 7 % behind a search with the same memory.
+// Where a generator's own start does not suit the costs, or so few micro-batches, patterns of other
+// steps are a better start: these cases were 8, 7 and 7 % behind a search with the same memory.
 TEST(GeneratorTables, VMinAndDualPipeVAreNotFarBehindASearch) {
   struct Case {
     Make make;

@@ -9,14 +9,14 @@ namespace gpipe::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Times that differ by less than this part of a mean action are one time; so are, by their own
-// size, amounts of memory.
+// Times that differ by less than this part of a mean action are taken as equal; amounts of memory,
+// if they differ by less than this part of themselves.
 constexpr double kSame = 1e-9;
-// How many decisions are between two questions whether to stop.
+// The number of decisions between two calls of `stop`.
 constexpr int64_t kAskEvery = 1024;
 
-// What a decision takes, in the time of an action of Timing::run(): it looks at the stages of the
-// worker, and who is next is looked for among all workers.
+// The work of a decision, in units of an action of Timing::run(): decision_work() for a look at the
+// stages of the worker, and scan_work() for finding the next worker among all.
 int64_t decision_work(size_t stages) { return 2 + 2 * static_cast<int64_t>(stages); }
 int64_t scan_work(size_t workers) { return static_cast<int64_t>(workers / 8); }
 
@@ -117,11 +117,11 @@ void Greedy::set_start(size_t worker, double start) {
   tree_[node] = first;
   for (; node > 1; node /= 2, tree_[node] = first) {
     const Node& beside = tree_[node ^ 1];
-    // At one time the first worker is first, whatever the rounding.
+    // At equal times the worker with the lower number is first, whatever the rounding.
     const bool left = (node & 1) == 0;
     const double earlier = left ? beside.start : first.start;
     const double later = left ? first.start : beside.start;
-    // By arithmetic: which of two workers is first is what no processor can guess.
+    // Arithmetic instead of a branch: no processor can predict which of two workers is first.
     const uint64_t take = 0 - static_cast<uint64_t>((earlier < later - same_) == left);
     uint64_t bits[2];
     std::memcpy(&bits[0], &first.start, sizeof(uint64_t));
@@ -183,7 +183,7 @@ Greedy::Choice Greedy::choose(const GreedyRule& rule, size_t worker) {
           }
         }
       }
-      // What waits for W may need more memory than what the forward has left.
+      // A pending weight gradient may need more memory than the activation that its forward left.
       const bool room = memory + stage.waiting - stage.held <= limit;
       const bool whole =
           stage.firsts == stage.seconds &&
@@ -277,7 +277,7 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
   begin(rule);
   order->resize(now_.size());
   for (WorkerOrder& tokens : *order) tokens.clear();
-  // Past the weight gradients of the sequence.
+  // Skips the weight gradients of the sequence.
   const auto advance = [&](size_t worker) {
     if (!kSequence) return;
     const WorkerOrder& tokens = (*rule.sequence)[worker];
@@ -295,14 +295,14 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
     work += decision_work_[other];
     if (known_[other]) forget(other, now_[other]);
   };
-  // Second parts are last: when all are done, so is everything.
+  // Second parts come last: when all of them are done, everything is.
   for (int64_t left = int64_t{workload_.stages} * workload_.micro_batches; left > 0;) {
     actions_ += work + scan;
     auto worker = static_cast<size_t>(tree_[1].worker);
     while (!known_[worker]) {
       choice_[worker] = choose<kSequence, kSkips>(rule, worker);
       known_[worker] = 1;
-      if (choice_[worker].start == now_[worker]) break;  // so it stays the first
+      if (choice_[worker].start == now_[worker]) break;  // then it stays the first
       set_start(worker, choice_[worker].start);
       worker = static_cast<size_t>(tree_[1].worker);
     }

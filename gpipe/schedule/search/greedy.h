@@ -13,45 +13,46 @@ namespace gpipe::internal {
 
 // How a worker decides.
 struct GreedyRule {
-  // Per stage, the most micro-batches between forward and first part of the backward: what bounds
-  // the warm-up and shapes the steady state. From limits on memory alone the front of a pipeline
-  // fills itself with micro-batches that the back is not ready for.
+  // Per stage, the most micro-batches between forward and first part of the backward. This bounds
+  // the warm-up and shapes the steady state. With limits on memory alone the front of a pipeline
+  // would fill itself with micro-batches that the back is not ready for.
   std::vector<int32_t> most_live;
   // Per worker: a weight gradient fills a gap of at least this part of its time.
   std::vector<double> gap;
   // Per worker: with more weight gradients pending than this, one comes next in any case.
   std::vector<int32_t> most_pending;
-  // Begins of gradients count as so much earlier, in the time of a mean action; and those of later
-  // stages, by their place in the pipeline.
+  // Gradients are chosen as if they could begin gradient_bonus earlier, in units of the mean time
+  // of an action; actions of later stages by a part of depth_bonus, by their place in the pipeline.
   double gradient_bonus = 0.0;
   double depth_bonus = 0.0;
-  // At one time gradients come before forwards; otherwise after them.
+  // If both could begin at the same time, whether gradients come before forwards.
   bool gradients_first = true;
-  // Per stage: whole backwards, not halves. Empty: none is whole.
+  // Per stage: whether its backwards are whole. Empty: none is whole.
   std::vector<bool> whole;
   // If given, the forwards and the first parts of backwards are in this order (which may have
-  // weight gradients; they do not count), and only weight gradients are to be decided: those in
-  // gaps, those that are too many, and those whose memory the next action needs. Not owned.
+  // weight gradients; they are ignored), and only the places of weight gradients are decided: in
+  // gaps, where too many are pending, and where the next action needs their memory. Not owned.
   const Order* sequence = nullptr;
 
-  // A rule to begin with: the live micro-batches of a stage in the proportion of the way that is
-  // before them.
+  // A rule to begin with: the live micro-batches of a stage are proportional to the number of
+  // stages from it to the end of the pipeline.
   static GreedyRule of(const Workload& workload);
 };
 
-// How far a rule could be from that of a run for every decision to be the same: most small changes
-// of a rule change nothing.
+// How far a rule may differ from the rule of a run without changing any decision: most small
+// changes of a rule change nothing.
 struct GreedyMargins {
-  // Per worker: of the gaps, in the time of the weight gradient, the largest that was not filled
-  // and the least that was; and of the pending ones likewise, where a gap did not decide.
+  // Per worker: the largest gap that was not filled and the smallest gap that was, in units of the
+  // time of the weight gradient; and likewise the numbers of pending weight gradients, where a gap
+  // did not decide.
   struct OfWorker {
     double unfilled = 0.0;
     double filled = 0.0;
     int32_t few = 0;
     int32_t many = 0;
   };
-  // Per stage: the most live micro-batches with which a forward might come, and the least with
-  // which none might.
+  // Per stage: the most live micro-batches with which a forward was allowed, and the fewest with
+  // which it was refused.
   struct OfStage {
     int32_t allowed = 0;
     int32_t refused = 0;
@@ -59,8 +60,8 @@ struct GreedyMargins {
   std::vector<OfWorker> workers;
   std::vector<OfStage> stages;
 
-  // Whether a run by `other` is the one by `rule`, whose margins these are. Says no where rounding
-  // could decide.
+  // Whether a run by `other` makes the same order as the run by `rule`, whose margins these are.
+  // Returns false if rounding could decide.
   bool cover(const GreedyRule& rule, const GreedyRule& other) const;
 };
 
@@ -70,18 +71,18 @@ class Greedy {
   // Keeps a reference to the workload.
   explicit Greedy(const Workload& workload);
 
-  // Makes an order that keeps the limits. False if the limits let nothing run any more. That cannot
-  // happen where each worker has room for one micro-batch in each of its stages: a forward leaves
-  // room for the micro-batch in the worker's later stages. False, too, if `stop` says so: it is
-  // asked now and then.
+  // Makes an order that keeps the limits. Returns false if the limits let nothing run any more.
+  // That cannot happen where each worker has room for one micro-batch in each of its stages: a
+  // forward leaves room for the micro-batch in the worker's later stages. Also returns false if
+  // `stop`, which is called now and then, returns true.
   bool run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop = {});
 
   // A measure of work: as Timing::actions(), weighted by time.
   int64_t actions() const { return actions_; }
 
-  // Of the last run that came to its end.
+  // The margins of the last run that came to its end.
   const GreedyMargins& margins() const { return margins_; }
-  // What Timing has of its order, to the last bit.
+  // The makespan and the mean end of its order, bitwise as Timing computes them.
   double makespan() const;
   double mean_end() const;
 
@@ -91,7 +92,7 @@ class Greedy {
     int32_t stage;
     ActionKind kind;
   };
-  // What decisions read of a stage, side by side; the first lines of it change in a run.
+  // The data of a stage that decisions read, side by side. The first members change in a run.
   struct Stage {
     int32_t forwards = 0;
     int32_t firsts = 0;
@@ -99,14 +100,14 @@ class Greedy {
     int32_t most_live = 0;
     bool whole = false;
     double oldest_end = 0.0;  // when its oldest pending weight gradient could begin; or never
-    double depth = 0.0;       // the rule's bonus
+    double depth = 0.0;       // the rule's bonus for this stage
     double held = 0.0;
     double waiting = 0.0;
-    double reserve = 0.0;  // for the worker's later stages
+    double reserve = 0.0;  // memory for a micro-batch in the worker's later stages
     double activation_takes = 0.0;
     double gradient_takes = 0.0;
     std::array<double, kActionKinds> cost = {};
-    size_t row = 0;  // of its cells
+    size_t row = 0;  // the first of its cells
     size_t worker = 0;
   };
 
@@ -115,7 +116,7 @@ class Greedy {
   Choice choose(const GreedyRule& rule, size_t worker);
   template <bool kSequence, bool kSkips>
   bool run_as(const GreedyRule& rule, Order* order, const std::function<bool()>& stop);
-  // What `worker` could begin with is as yet unknown, but for that it is not before `start`.
+  // Marks the choice of `worker` as unknown; it does not begin before `start`.
   void forget(size_t worker, double start) {
     known_[worker] = 0;
     set_start(worker, start);
@@ -130,14 +131,14 @@ class Greedy {
   std::vector<double> gradient_end_;
   std::vector<double> now_;
   std::vector<double> memory_;
-  std::vector<double> limit_;  // per worker, with what rounding may add
+  std::vector<double> limit_;  // per worker, with a margin for rounding
   std::vector<int64_t> decision_work_;
   std::vector<int32_t> pending_;  // per worker: weight gradients
   std::vector<Choice> choice_;
   std::vector<char> known_;         // whether choice_ is what the worker would do now
   std::vector<size_t> next_index_;  // per worker: the place in the rule's sequence
-  // A tree over the workers, in whose root is who begins first: node k has the nodes 2k and 2k + 1
-  // below it, and the leaves begin at leaves_, a power of two.
+  // A tree over the workers, whose root is the worker that begins first: node k has the nodes 2k
+  // and 2k + 1 below it, and the leaves begin at leaves_, a power of two.
   struct Node {
     double start;
     uint64_t worker;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-// With room for one micro-batch in each stage of a worker there always is an order.
+// With room for one micro-batch in each stage of a worker, an order always exists.
 TEST(Greedy, KeepsEveryLimitThatCanBeKept) {
   for (const Placement& placement : {Placement::one_each(3), Placement::loop(2, 3),
                                      Placement::v_shape(3), Placement::of({0, 1, 1, 0, 1})}) {
@@ -30,7 +30,7 @@ TEST(Greedy, KeepsEveryLimitThatCanBeKept) {
   EXPECT_FALSE(Greedy(workload).run(GreedyRule::of(workload), &order)) << "two stages, room for 1";
 }
 
-// A search does not run what a greedy worker has just made.
+// A search takes the times from Greedy, and does not run the order again.
 TEST(Greedy, KnowsTheTimesOfItsOrder) {
   for (const Placement& placement : {Placement::one_each(3), Placement::loop(2, 3),
                                      Placement::v_shape(3), Placement::of({0, 1, 1, 0, 1})}) {
@@ -48,7 +48,7 @@ TEST(Greedy, KnowsTheTimesOfItsOrder) {
   }
 }
 
-// What is said to be the same is the same, and that is not said of nothing, nor of everything.
+// Rules that cover() calls equal make equal orders. It does so for some rules, but not for all.
 TEST(Greedy, MarginsTellRulesThatDecideAlike) {
   const Workload workload =
       Workload::uniform(Placement::v_shape(4), 9, {1.0, 1.7, 1.1, 0.7}, 0.1, 8.0);
@@ -127,7 +127,7 @@ TEST(Greedy, RunsWholeBackwardsWhereTheRuleSaysSo) {
   for (const Action& action : schedule.actions(1)) EXPECT_NE(action.kind, ActionKind::kBackward);
 }
 
-// Times are in any unit.
+// Times may be in any unit.
 TEST(Greedy, TheUnitOfTimeChangesNothing) {
   for (const Placement& placement : {Placement::one_each(4), Placement::v_shape(4)}) {
     const auto order_in = [&](double unit) {

@@ -12,11 +12,11 @@ namespace {
 
 using Times = std::vector<std::vector<double>>;
 
-// Per action, when it must end for the makespan to stay: for the worker's next action and for
-// those that get its results.
+// Per action, when it must end at the latest so that the makespan does not grow: `end` for the
+// worker's next action and for those that receive its results.
 struct Latest {
   Times end;
-  Times sent;  // for the latter only
+  Times sent;  // for those that receive its results only
 };
 
 Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
@@ -41,7 +41,7 @@ Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,
       if (costs.transfer && need.route && from.worker != order[k].worker) {
         by -= costs.transfer({need.action, action, *need.route, from.worker, order[k].worker});
       }
-      if (!need.route) return true;  // the worker's own list has it before
+      if (!need.route) return true;  // comes earlier in the worker's own list anyway
       double& sent = latest.sent[static_cast<size_t>(from.worker)][static_cast<size_t>(from.index)];
       sent = std::min(sent, by);
       return true;
@@ -70,8 +70,7 @@ Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOp
     gone.emplace_back(actions.size(), false);
     ends.emplace_back(actions.size(), 0.0);
   }
-  // Every action begins when it can, and no later than it must: whatever is joined on the way keeps
-  // that.
+  // Invariant: every action begins as soon as it can, and no later than it must. Joining keeps it.
   for (const internal::Position& position : order) {
     const auto worker = static_cast<size_t>(position.worker);
     const auto index = static_cast<size_t>(position.index);

@@ -8,19 +8,19 @@
 
 namespace gpipe {
 
-// Where a worker runs a cell's weight gradient right after its input gradient, a whole backward
-// takes their place, if it costs no more than both and the makespan does not grow: the stage before
-// gets its gradient later. Splitting costs time, and many splits gain nothing.
+// Where a worker runs a cell's weight gradient right after its input gradient, this replaces both
+// by a whole backward if that costs no more than both and the makespan does not grow (the stage
+// before gets its gradient later). Splitting costs time, and many splits gain nothing.
 //
 // Guarantees: the makespan under these costs is not longer, nothing is held longer, and an
-// ascending schedule stays so. All pairs, where all may be joined; else not the most that there
-// could be: they are taken in the order of time, wherever nobody would wait too long.
+// ascending schedule stays so. If all pairs can be joined, all are; otherwise not always as many as
+// possible: pairs are taken in the order of time, wherever the makespan does not grow.
 //
 // Throws as simulate() does.
 Schedule joined(const Schedule& schedule, const SimulateOptions& costs);
 Schedule joined(const Schedule& schedule, const Routes& routes, const SimulateOptions& costs);
 
-// How many of its cells have a split backward.
+// How many cells of the schedule have a split backward.
 int64_t splits(const Schedule& schedule);
 
 }  // namespace gpipe

@@ -35,12 +35,12 @@ TEST(Joined, NeverSlowerNeverLargerAndAscending) {
       }
     }
   }
-  // ZB-H1 splits 32 cells of 4 stages and 8 micro-batches; stage 0 never needs it.
+  // ZB-H1 splits all 32 cells of 4 stages and 8 micro-batches; stage 0 never needs its splits.
   EXPECT_LE(splits(joined(zb_h1(4, 8), costs_of(2.0))), 24);
 }
 
-// A few passes over the table, not a simulation for nearly each pair: there are thousands, and here
-// few may be joined.
+// joined() makes a few passes over the table, and not a simulation for nearly each pair: there may
+// be thousands of pairs, and few of these may be joined.
 TEST(Joined, LooksAtEachActionAFewTimes) {
   const StageCost cost{1.0, 1.8, 1.1, 0.7};
   const Schedule schedule = zb_h2(8, 32, {cost, 0.1});

@@ -74,7 +74,7 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
   LoopPattern pattern;
   pattern.workers = p;
   pattern.v = workload.stages / p;
-  // Where workers do better that begin with what they can, groups are no place to begin.
+  // If greedy workers do better, groups are not a good start.
   GreedyRule rule = GreedyRule::of(workload);
   if (!split) rule.whole.assign(static_cast<size_t>(workload.stages), true);
   Greedy greedy(workload);
@@ -100,11 +100,11 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
           WorkerOrder& tokens = order.emplace_back();
           const auto try_with = [&](int64_t warm_up) {
             tokens = loop_order(pattern, worker, warm_up);
-            // Made and looked at: about four looks.
+            // Making the list and looking at it count as about four looks.
             timing->count(look_work(4 * tokens.size()));
             return keeps_limits(workload, static_cast<int32_t>(worker), tokens);
           };
-          // The most warm-up that fits; less holds less.
+          // Finds the most warm-up that fits; less warm-up holds less.
           int64_t some = least;
           int64_t none = least + step * (p - 1 - worker);
           if (try_with(none)) continue;

@@ -10,28 +10,29 @@
 
 namespace gpipe::internal {
 
-// `micro_batches` in so many groups, as even as possible, the larger first: a smaller group before
-// a larger one may deadlock.
+// The sizes of `count` groups of `micro_batches`, as even as possible, the larger first: a smaller
+// group before a larger one may deadlock.
 std::vector<int64_t> even_groups(int64_t micro_batches, int64_t count);
 
 struct LoopPattern {
   int64_t workers = 1;
   int64_t v = 1;                // stages of a worker: stage s is on worker s mod workers
-  std::vector<int64_t> groups;  // their sizes
-  // Halves; the k-th weight gradient of worker r right after its (k+r)-th input gradient.
+  std::vector<int64_t> groups;  // the sizes of the groups
+  // Whether backwards are split; worker r then runs its k-th weight gradient right after its
+  // (k+r)-th input gradient.
   bool split = false;
 };
 
-// Worker r's list: `warm_up` forwards, then a forward and a backward in turns, then the other
+// The worker's list: `warm_up` forwards, then a forward and a backward in turns, then the other
 // backwards. Forwards go by group, stage and micro-batch, backwards likewise with the stages
 // reversed.
 WorkerOrder loop_order(const LoopPattern& pattern, int64_t worker, int64_t warm_up);
 
-// Interleaved orders within the limits of a loop with several stages a worker, the shortest first,
-// at most `count`: of groups of each size, with as much warm-up as there is room for. Small groups
-// hold little, and wait long; where greedy workers do better (GreedyRule::of), there are none. What
-// it takes counts on `timing`, which is the workload's; it ends when that is `most`, or when `stop`
-// says so.
+// Interleaved orders within the limits of a loop with several stages a worker: at most `count`, the
+// shortest first. Groups of each size are tried, with as much warm-up as there is room for. Small
+// groups hold little, and wait long; if greedy workers (GreedyRule::of) do better, the result is
+// empty. `timing`, which is the workload's, counts the work; the function ends when that is `most`,
+// or when `stop` returns true.
 std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t count, int64_t most,
                                   const std::function<bool()>& stop, Timing* timing);
 

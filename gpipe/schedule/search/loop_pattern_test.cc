@@ -49,7 +49,7 @@ TEST(LoopPattern, GroupedOrdersKeepTheLimitsAndTheShortestIsFirst) {
   }
 }
 
-// Not even the warm-up of one micro-batch, or not even one look.
+// There is no room for the warm-up of one micro-batch, or no work left for one look.
 TEST(LoopPattern, ThereMayBeNone) {
   const Workload workload = Workload::uniform(Placement::loop(2, 2), 4, {}, 0.0, 1.0);
   Timing timing(workload);

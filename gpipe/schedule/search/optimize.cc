@@ -20,14 +20,14 @@ struct Candidate {
   int32_t seed = -1;
 };
 
-// Rules of greedy workers, varied towards a short makespan.
+// Varies the rules of greedy workers towards a short makespan.
 class RuleSearch {
  public:
   RuleSearch(const Workload& workload, const Optimizing& optimizing)
       : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
   int64_t actions() const { return greedy_.actions() + saved_; }
-  // Of the orders that were made: they count beside the work to make them.
+  // The actions of the orders that were made: they count beside the work of making them.
   int64_t order_actions() const { return order_actions_; }
 
   // The best places for the weight gradients of an order: the same rule for all workers, with
@@ -70,13 +70,14 @@ class RuleSearch {
     return best;
   }
 
-  // By a rule that is drawn: a start that is unlike the others.
+  // An order by a random rule: a start that is unlike the others.
   Candidate drawn(Draws* draws) {
     GreedyRule rule = GreedyRule::of(workload_);
     rule.gradients_first = draws->below(2) == 0;
     std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * draws->below(5));
     if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
-    // As many live micro-batches in the first stage of each worker, as many in the second, ...
+    // The first stages of all workers get the same number of live micro-batches, so do their second
+    // stages, and so on.
     const size_t most =
         static_cast<size_t>(*std::max_element(rule.most_live.begin(), rule.most_live.end()));
     std::vector<int32_t> live;
@@ -92,7 +93,7 @@ class RuleSearch {
     return candidate;
   }
 
-  // One of several starts; `budget` for it.
+  // Varies the rule of start `number`, with `budget` for it.
   Candidate run(int32_t number, int64_t budget) {
     GreedyRule rule = GreedyRule::of(workload_);
     if (number & 1) std::fill(rule.gap.begin(), rule.gap.end(), 0.5);
@@ -125,7 +126,7 @@ class RuleSearch {
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
   int64_t work() const { return actions() + order_actions_; }
 
-  // What a rule led to, since `best` was begun.
+  // What a rule has led to, since `best` was begun.
   struct Tried {
     GreedyRule rule;
     GreedyMargins margins;
@@ -136,8 +137,8 @@ class RuleSearch {
   static constexpr size_t kMostTried = 64;
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    // The work of what is known counts as if it were done again: what is found with a budget does
-    // not depend on what is remembered.
+    // The work of a remembered result counts as if it were done again, so that what is found with a
+    // budget does not depend on what is remembered.
     for (const Tried& tried : tried_) {
       if (!tried.margins.cover(tried.rule, rule)) continue;
       saved_ += tried.actions;
@@ -199,7 +200,7 @@ class RuleSearch {
   int64_t order_actions_ = 0;
 };
 
-// The best first, at most `count` different ones.
+// Sorts the candidates, the best first, and keeps at most `count` different ones.
 void keep_best(std::vector<Candidate>* candidates, size_t count) {
   std::stable_sort(candidates->begin(), candidates->end(),
                    [](const Candidate& a, const Candidate& b) { return a.makespan < b.makespan; });
@@ -214,12 +215,12 @@ void keep_best(std::vector<Candidate>* candidates, size_t count) {
   *candidates = std::move(kept);
 }
 
-// With how many micro-batches a steady state shows.
+// The number of micro-batches with which a steady state shows.
 int32_t enough_micro_batches(const Workload& workload) {
   return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
 }
 
-// Times beyond what a double holds would compare as equal.
+// Refuses costs whose sum a double cannot hold: such times would compare as equal.
 void check_finite_total(const Workload& workload) {
   double total = 0.0;
   for (const auto& costs : workload.cost) {
@@ -243,15 +244,15 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
   Order result(order.size());
   std::optional<Order> best;
   double least = kNever;
-  // From the middle outwards; where a worker repeats earlier than its neighbor, others wait.
+  // Looks for the part from several places near the middle. Where a worker repeats earlier than its
+  // neighbor, others wait.
   for (const double where : {0.5, 0.4, 0.6}) {
     bool all = true;
     size_t looked = 0;
     for (size_t worker = 0; worker < order.size() && all; ++worker) {
       const WorkerOrder& tokens = order[worker];
       const std::vector<int32_t>& local = fewer.stages_of[worker];
-      // The parts that begin at each place: those that have each stage's forward, first and second
-      // part once.
+      // Whether a part that has each stage's forward, first and second part once begins at `begin`.
       const auto is_period = [&](size_t begin, size_t* end) {
         std::vector<int32_t> counts(3 * local.size(), 0);
         size_t missing = counts.size();
@@ -357,10 +358,10 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       return candidate.makespan <= bound + same;
     });
   };
-  // The least that can be, and no work.
+  // The best seed may already have the least possible makespan.
   if (proven() || stop()) return finish();
 
-  // Fewer micro-batches, if there are many.
+  // If there are many micro-batches, the search first runs with fewer.
   const int32_t enough = enough_micro_batches(workload);
   if (workload.micro_batches > enough + enough / 2) {
     Workload fewer = workload;
@@ -372,7 +373,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     const std::optional<Optimized> small = optimize(fewer, part);
     if (small) result.actions += small->actions;
     if (small) {
-      // Not every order has a part that repeats, or repeats as well as another.
+      // Not every order has a part that can be repeated, and some repeat better than others.
       std::vector<const Order*> shorter = {&small->order};
       for (const Order& other : small->next_best) shorter.push_back(&other);
       for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
@@ -385,9 +386,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (stop()) return finish();
   }
 
-  // Rules: at least one, so that there is an order if there can be one. Where times are uneven, as
-  // they are and as if all actions took the same: a tight order of forwards and input gradients
-  // stays good, and only the weight gradients are placed anew.
+  // Tries at least one rule, so that there is an order if there can be one. Uneven times are used
+  // both as they are and as if all actions took the same: a tight order of forwards and input
+  // gradients stays good, and only the weight gradients are placed anew.
   RuleSearch rules(workload, optimizing);
   Workload even = workload;
   even.cost.assign(even.cost.size(), {1.0, 2.0, 1.0, 1.0});
@@ -430,9 +431,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   }
   result.actions += rules_spent() + rules.order_actions();
 
-  // Changes, in rounds that begin with each of the best in turn. What a long round does not find, a
-  // longer one hardly does: with more work there are more of them, and every other of these begins
-  // anew, since the best are much alike.
+  // Anneals in rounds that begin with each of the best in turn. A round that is longer than a long
+  // one hardly finds more, so with more work there are more rounds, and every other one of these
+  // begins anew, since the best are much alike.
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
   constexpr int64_t kLongRound = 50'000;  // runs of the order
@@ -449,7 +450,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     if (candidates.empty() || stop() || proven()) break;
     Annealing annealing;
     annealing.seed = static_cast<uint64_t>(round) + 1;
-    // The first rounds are of one length, whatever the last runs of those before took.
+    // The first rounds have the same length, whatever the last runs of earlier rounds took.
     annealing.budget =
         round < kRounds ? for_round : std::min(for_round, optimizing.budget - spent());
     annealing.stop = stop;
@@ -467,8 +468,8 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       candidate.order = std::move(start.order);
       annealing.hot = 1.0;
     } else if (round % 3 != 0) {
-      // Two of three rounds begin with costs that are a little off. Where many actions take the
-      // same, most changes change no time; this makes differences that lead on.
+      // Two of three rounds begin with slightly different costs. Where many actions take the same
+      // time, most changes change no time; these costs make differences that lead on.
       Workload other = workload;
       const double weight = round % 3 == 1 ? 0.9 : 1.1;
       for (auto& cost : other.cost)

@@ -15,10 +15,10 @@ namespace gpipe::internal {
 struct Optimizing {
   // Orders to begin with; those that break the limits or do not run are left out.
   std::vector<Order> seeds;
-  // Simulated actions, for all that is done: with what else it takes in their time. Seeds are run
-  // in any case.
+  // The amount of work, in simulated actions; other work counts by its time. Seeds are run in any
+  // case.
   int64_t budget = 0;
-  // Asked every few milliseconds: ends it, with the best so far.
+  // Called every few milliseconds; if it returns true, the best order so far is the result.
   std::function<bool()> stop;
   // Whether backwards are split. If not, all are whole.
   bool split = true;
@@ -27,24 +27,24 @@ struct Optimizing {
 struct Optimized {
   Order order;
   double makespan = 0.0;
-  // The seed that it is; -1 if it is none of them.
+  // The index of the seed that is the result; -1 if it is not a seed.
   int32_t seed = -1;
   int64_t actions = 0;  // how much work it was
   bool stopped = false;
   std::vector<Order> next_best;  // some others that were found, the shortest first
 };
 
-// Nothing if there is no order within the limits: if a worker may not even hold one micro-batch in
-// each of its stages. Deterministic, but for `stop`.
+// Returns nullopt if there is no order within the limits: if a worker may not even hold one
+// micro-batch in each of its stages. Deterministic, except for `stop`.
 //
-// It goes on from the best of three sources: the seeds; orders of greedy workers, whose rules are
-// varied (greedy.h); and changes of those (anneal.h). Where there are more micro-batches than
-// needed to see a steady state, this is done for fewer, and the steady state is repeated.
+// There are three sources of orders: the seeds; greedy workers, whose rules are varied (greedy.h);
+// and changes of the best of both (anneal.h). If there are more micro-batches than needed to see a
+// steady state, this is done for fewer, and the steady state is repeated.
 std::optional<Optimized> optimize(const Workload& workload, const Optimizing& optimizing);
 
-// The order for more micro-batches: each worker repeats a part of its list that has every kind of
-// action of its stages once, from its middle. Nothing if a worker has no such part, or if the
-// result would not run. `timing` is that of `more`: what it takes counts there.
+// The order for more micro-batches: each worker repeats a part from the middle of its list that has
+// every kind of action of its stages once. Returns nullopt if a worker has no such part, or if the
+// result would not run. `timing` is that of `more`, and counts the work.
 std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
                                Timing* timing);
 

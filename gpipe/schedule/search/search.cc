@@ -27,7 +27,7 @@ using internal::Workload;
 
 [[noreturn]] void fail(const std::string& what) { throw std::invalid_argument("search: " + what); }
 
-// One value for each of `count`, of which one or all are given.
+// A value for each of `count` units. `given` has either one value or all.
 template <typename Value>
 std::vector<Value> each(std::vector<Value> given, int64_t count, const char* what,
                         const char* unit) {
@@ -88,7 +88,7 @@ Workload workload_of(const SearchOptions& options) {
     check(skip.gradient_transfer, "a skip's gradient_transfer");
     const auto from = static_cast<int32_t>(skip.from_stage);
     const auto to = static_cast<int32_t>(skip.to_stage);
-    // On one worker it is there as soon as what the worker computed it with.
+    // Within one worker the value takes no time.
     if (options.placement.worker_of(from) == options.placement.worker_of(to)) continue;
     workload.add_skip(from, to, skip.activation_transfer, skip.gradient_transfer);
   }
@@ -126,7 +126,7 @@ struct Seed {
   Order order;
 };
 
-// What the generators of a placement's shape give, within a budget and until it is asked to stop.
+// The orders of the generators of a placement's shape, within a budget and until `stop` ends it.
 class Seeds {
  public:
   Seeds(const SearchOptions& options, const Workload& workload)
@@ -135,7 +135,7 @@ class Seeds {
     const int64_t v = options.placement.stages() / p;
     const std::vector<int64_t>& where = options.placement.worker_of_stage();
     loop_ = where == Placement::loop(p, v).worker_of_stage();
-    // Without limits the generators have the groups that are best.
+    // Without limits the generators already have the best groups.
     grouped_ = loop_ && v > 1 &&
                std::any_of(workload.limit.begin(), workload.limit.end(),
                            [](double limit) { return std::isfinite(limit); });
@@ -143,7 +143,7 @@ class Seeds {
     if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
     if (!v_shape_) return;
     searching_ = {{"dualpipe-v", Searched::kDualPipeV}};
-    // The others are searches within their memory: the largest that fits is the fastest.
+    // The other generators search within their memory: the one with the most that fits is fastest.
     const double room =
         *std::min_element(workload.limit.begin(), workload.limit.end()) /
         std::max(*std::max_element(workload.held.begin(), workload.held.end()),
@@ -154,7 +154,7 @@ class Seeds {
                                              : Search{"v-min", Searched::kVMin});
   }
 
-  // The most work of those that search.
+  // The most work of the generators that search.
   int64_t work() const {
     int64_t sum = grouped_ ? grouped_work() : 0;
     for (const Search& each : searching_) {
@@ -163,7 +163,7 @@ class Seeds {
     return sum;
   }
 
-  // `most`: for each of those that search.
+  // `most`: the budget of each generator that searches.
   void make(int64_t budget, int64_t most) {
     const int64_t p = workload_.workers;
     const int64_t m = workload_.micro_batches;
@@ -190,7 +190,7 @@ class Seeds {
       spent_ += timing.actions();
     }
     for (const Search& each : searching_) {
-      // Without a search it is a table by rules, which is to be there in any case.
+      // DualPipeV without a search is a table by rules, which is made in any case.
       if (each.which != Searched::kDualPipeV && stopped()) return;
       internal::Optimized found =
           internal::searched_order(each.which, p, m, mean_costs(), most, options_.stop);
@@ -198,7 +198,7 @@ class Seeds {
       seeds_.push_back({each.name, std::move(found.order)});
     }
     if (!v_shape_) return;
-    // To run them takes as much again.
+    // Running the patterns takes as much work again as making them.
     const int64_t before = spent_;
     for (const auto& [up, down] : internal::all_steps()) {
       if (stopped() || spent_ > budget / 2 || spent_ - before > budget / 16) return;
@@ -220,14 +220,14 @@ class Seeds {
 
   bool stopped() const { return options_.stop && options_.stop(); }
 
-  // Of orders in groups: so many of the best, and enough work to look at all sizes of groups where
-  // micro-batches are few, and at the smallest where they are many.
+  // Orders in groups: how many of the best are kept, and enough work to look at all sizes of groups
+  // where micro-batches are few, and at the smallest ones where they are many.
   static constexpr size_t kGrouped = 4;
   int64_t grouped_work() const {
     return int64_t{1000} * workload_.stages * workload_.micro_batches;
   }
 
-  // Of a generator, which knows one cost for all stages.
+  // The costs for generators, which have one cost for all stages.
   GeneratorCosts mean_costs() const {
     GeneratorCosts costs{{0, 0, 0, 0}, 0};
     const auto stages = static_cast<double>(workload_.stages);
@@ -256,19 +256,18 @@ class Seeds {
   int64_t spent_ = 0;
 };
 
-// What a search does when the shortest order is found: it joins backwards and tells the slack. In
-// simulated actions.
+// The work at the end of a search, in simulated actions: joining backwards and computing the slack.
 struct Finish {
-  // Of joined(), for each action.
+  // The work of joined(), for each action.
   static constexpr int64_t kJoining = 100;
-  // Of what is given, the most for each of both.
+  // Joining and the slack may each take at most 1 / kPart of a budget that is given.
   static constexpr int64_t kPart = 4;
 
   Finish(const SearchOptions& options, const Workload& workload) {
     const int64_t most = int64_t{3} * workload.stages * workload.micro_batches;
     const auto links = static_cast<int64_t>(Timing(workload).links().size());
     joining = kJoining * most;
-    // About two runs for each link, each time that it is asked for.
+    // About two runs for each link, each time that the slack is computed.
     slack = most * (1 + 2 * links) * (options.objective == Objective::kSlack ? 3 : 1);
     if (options.budget == 0) return;
     joins = joining <= options.budget / kPart;
@@ -281,8 +280,8 @@ struct Finish {
   int64_t slack = 0;
 };
 
-// Without one that is given: with what its generators take by themselves, so that it is never worse
-// than they are, and with what is done at the end.
+// The budget of a search. The default includes the work of its generators, so that the search is
+// never worse than they are, and the work at its end.
 int64_t budget_of(const SearchOptions& options, const Workload& workload, const Seeds& seeds,
                   const Finish& finish) {
   if (options.budget > 0) return options.budget;
@@ -291,7 +290,7 @@ int64_t budget_of(const SearchOptions& options, const Workload& workload, const 
          seeds.work() + finish.joining + finish.slack;
 }
 
-// How often the critical path of the last run goes over the link.
+// How often the critical path of the last run crosses the link.
 int64_t crossings(const Timing& timing, const Order& order, size_t link,
                   std::vector<Timing::Place>* path) {
   timing.critical_path(order, path);
@@ -305,10 +304,10 @@ int64_t crossings(const Timing& timing, const Order& order, size_t link,
   return count;
 }
 
-// The largest `extra` with which the order ends by the deadline whichever link is slower. A path
-// over a link grows by `extra` for each time that it crosses it, so the makespan is convex in it:
-// where the deadline is missed, the path that misses it says by how much at least `extra` must be
-// less. 0 if it is asked to stop.
+// The largest `extra` with which the order ends by the deadline, whichever link is slower. A path
+// grows by `extra` each time that it crosses the slower link, so the makespan is convex in `extra`:
+// where the deadline is missed, the critical path says by how much at least `extra` must shrink.
+// Returns 0 if `stop` returns true.
 double slack_of(Timing* timing, const Order& order, double deadline,
                 const std::function<bool()>& stop) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -323,7 +322,7 @@ double slack_of(Timing* timing, const Order& order, double deadline,
       const int64_t count = crossings(*timing, order, link, &path);
       if (count == 0) return 0.0;  // only rounding makes it late
       const double less = (timing->makespan() - deadline) / static_cast<double>(count);
-      if (less >= extra || extra - less == extra) return 0.0;  // or only rounding does, again
+      if (less >= extra || extra - less == extra) return 0.0;  // here, too, only rounding
       extra -= less;
     }
     if (stop && stop()) return 0.0;
@@ -337,7 +336,7 @@ int64_t count_of(const Order& order) {
   return count;
 }
 
-// That the options are those of the schedule, and that it has every action of them once.
+// Checks that the options fit the schedule, and that it has every action once.
 ScheduleFacts check_matches(const char* who, const Schedule& schedule,
                             const SearchOptions& options) {
   schedule.check(options.placement);
@@ -372,7 +371,7 @@ SearchResult search(const SearchOptions& options) {
   Seeds seeds(options, workload);
   const Finish finish(options, workload);
   const int64_t budget = budget_of(options, workload, seeds, finish);
-  // Of a given budget the search itself is to have a part, too.
+  // The generators must leave a part of a given budget to the search itself.
   seeds.make(budget, options.budget > 0 ? budget / 3 : budget);
   internal::Optimizing optimizing;
   for (const Seed& seed : seeds.all()) optimizing.seeds.push_back(seed.order);
@@ -401,17 +400,17 @@ SearchResult search(const SearchOptions& options) {
     result.stopped = result.stopped || (options.stop && options.stop());
     return result.stopped;
   };
-  // No slack is found with what is beyond that.
+  // Slack computations end when they exceed the budget by an eighth.
   const std::function<bool()> ends = [&] {
     return stopped() || result.actions + timing.actions() - budget > budget / 8;
   };
   if (slack && !timing.links().empty()) {
-    // A little more slack than there is, again and again.
+    // Again and again looks for an order with a little more slack.
     Order order = found->order;
     double reached = slack_of(&timing, order, deadline, ends);
     uint64_t seed = 0;
     const auto rest = [&] { return budget - for_finish - result.actions - timing.actions(); };
-    // Annealing takes a run over each link before it asks what is left.
+    // Annealing makes a run for each link before it looks at its budget.
     const int64_t least = count_of(order) * static_cast<int64_t>(2 + timing.links().size());
     while (rest() > least && !stopped()) {
       internal::Annealing annealing;
@@ -443,7 +442,7 @@ SearchResult search(const SearchOptions& options) {
     result.makespan = timing.makespan();
   }
   Order best = internal::to_order(result.schedule);
-  // Where whole backwards take as long as their halves, the search has not looked for them.
+  // If whole backwards take as long as their halves, the search has not tried to join any.
   if (finish.joins && !stopped()) {
     const Schedule fewer_splits =
         joined(result.schedule, search_routes(options), simulate_options(options));
@@ -458,7 +457,7 @@ SearchResult search(const SearchOptions& options) {
   timing.run(best);
   result.makespan = timing.makespan();
   if (!stopped()) {
-    // The shortest that was found may be this one by now.
+    // The final order may be shorter than the one that was found first.
     const double shortest = std::min(found->makespan, result.makespan);
     result.slack = slack_of(&timing, best, shortest * (1.0 + options.tolerance), ends);
   }
@@ -481,7 +480,7 @@ SimulateOptions simulate_options(const SearchOptions& options) {
     }
     const auto from = static_cast<size_t>(transfer.producer.stage);
     const auto to = static_cast<size_t>(transfer.consumer.stage);
-    // Routes of one's own may have skips that are not among the options'; these take no time.
+    // The caller's own routes may have skips that are not in the options; these take no time.
     const bool known = static_cast<int64_t>(transfer.route) < routes.size();
     if (const std::optional<size_t> skip = known ? routes.skip(transfer.route) : std::nullopt) {
       return to > from ? skips[*skip].activation_transfer : skips[*skip].gradient_transfer;
@@ -494,7 +493,7 @@ SimulateOptions simulate_options(const SearchOptions& options) {
 }
 
 Routes search_routes(const SearchOptions& options) {
-  (void)workload_of(options);  // throws
+  (void)workload_of(options);  // throws if the options make no sense
   std::vector<Route> skips;
   for (const SearchSkip& skip : options.skips) {
     skips.push_back(

@@ -1,5 +1,5 @@
-// What search() takes with its default budget, on one core: F 1, B 1.8, I 1.1, W 0.7 and transfers
-// of 0.1 of all layers of a worker, with and without a limit of memory.
+// How long search() takes with its default budget, on one core: all layers of a worker cost F 1, B
+// 1.8, I 1.1, W 0.7, and transfers 0.1; with and without a limit of memory.
 //
 //   bazel run -c opt //gpipe/schedule/search:search_benchmark
 //
@@ -48,7 +48,8 @@ void BM_SearchLoop(benchmark::State& state) {
 void BM_SearchV(benchmark::State& state) {
   search_for(state, Placement::v_shape(state.range(0)), state.range(1), 0.0);
 }
-// As much as 1F1B holds: as many micro-batches as workers, in each of a worker's two stages.
+// The limit is as much as 1F1B holds: as many micro-batches as workers, in each of a worker's two
+// stages.
 void BM_SearchVLimited(benchmark::State& state) {
   search_for(state, Placement::v_shape(state.range(0)), state.range(1),
              2.0 * static_cast<double>(state.range(0)));

@@ -50,8 +50,9 @@ void expect_sound(const SearchResult& result, const SearchOptions& options) {
   }
 }
 
-// Proven by a constraint solver: tools/schedules/oracle.py made the data. Nothing is shorter, or
-// the data or the simulation are wrong; and how often it is reached says how good the search is.
+// Optima that a constraint solver has proven: tools/schedules/oracle.py made the data. A shorter
+// schedule means that the data or the simulation are wrong; and how often the optimum is reached
+// says how good the search is.
 TEST(SearchResultTest, AScheduleAtTheBoundHasNoGapHoweverTheSumsRound) {
   SearchResult result{Schedule::gpipe(1, 1), "gpipe", 0, 0, 0, {}, 0, false};
   result.lower_bound = 0.1 + 0.2;
@@ -100,9 +101,9 @@ TEST(Search, FindsTheProvenOptimaOfSmallPipelines) {
   RecordProperty("reached", reached);
 }
 
-// Published optima for four workers and eight micro-batches, by memory. Those of a loop are reached
-// with the default budget. (Those of 7 with uneven costs, 51.1 in a loop and 50.8 in a V, take a
-// budget of 1e9.)
+// Published optima for four workers and eight micro-batches, by memory. The optima of a loop are
+// reached with the default budget. (The optima for a memory of 7 with uneven costs, 51.1 in a loop
+// and 50.8 in a V, take a budget of 1e9.)
 TEST(Search, FindsThePublishedOptima) {
   struct Case {
     bool v_shape;
@@ -124,7 +125,7 @@ TEST(Search, FindsThePublishedOptima) {
   EXPECT_LE(search(options).makespan, 51.6 + 1e-9);
 }
 
-// What waits for its weight gradient may need more than what the forward has left.
+// A pending weight gradient may need more memory than the activation that its forward left.
 TEST(Search, KeepsTheLimitWhereWaitingTakesMore) {
   for (const Placement& placement :
        {Placement::one_each(2), Placement::one_each(4), Placement::v_shape(4)}) {
@@ -139,8 +140,8 @@ TEST(Search, KeepsTheLimitWhereWaitingTakesMore) {
   }
 }
 
-// All orders of F, I and W of one stage on a worker, in which each ascends; with `whole` of F and
-// B.
+// Appends all orders of one stage's actions on a worker in which each kind ascends: F, I and W, or
+// with `whole` F and B.
 void all_orders(int64_t stage, int64_t micro_batches, bool whole, std::vector<Action>& begun,
                 std::vector<std::vector<Action>>& result) {
   std::array<int32_t, 3> done = {0, 0, 0};
@@ -169,7 +170,7 @@ void all_orders(int64_t stage, int64_t micro_batches, bool whole, std::vector<Ac
   if (!whole && done[2] < done[1]) next(ActionKind::kWeightGradient, done[2]);
 }
 
-// The least makespan of all tables with a stage on each worker, as simulated.
+// The least simulated makespan of all tables with a stage on each worker.
 double least_of_all(const SearchOptions& options) {
   const int64_t stages = options.placement.stages();
   std::vector<std::vector<std::vector<Action>>> choices(static_cast<size_t>(stages));
@@ -216,7 +217,7 @@ TEST(Search, CountsSkipsThatGoStraightToTheirStage) {
   for (const Case& c : {Case{2, 3, true}, Case{3, 2, true}, Case{3, 4, false}, Case{4, 3, false}}) {
     SCOPED_TRACE(std::to_string(c.stages) + " x " + std::to_string(c.micro_batches));
     SearchOptions options = with_a_slow_skip(c.stages, c.micro_batches, c.split);
-    // Where whole backwards differ, the enumeration would have to mix them with halves.
+    // If whole backwards took another time, the enumeration would have to mix them with halves.
     if (c.split) options.costs = {{1.0, 2.0, 1.1, 0.7}};
     const SearchResult result = search(options);
     const double found =
@@ -224,7 +225,7 @@ TEST(Search, CountsSkipsThatGoStraightToTheirStage) {
     EXPECT_EQ(found, result.makespan);
     EXPECT_NEAR(result.makespan, least_of_all(options), 1e-9);
     EXPECT_LE(result.lower_bound, result.makespan + 1e-9);
-    // There and back over the skip, twice: a search that did not see it would be far off.
+    // The bound includes the skip's transfers: a search that ignored them would be far off.
     EXPECT_GE(result.lower_bound, 5.0 + 6.5);
     SearchOptions chain = options;
     chain.skips.clear();
@@ -232,7 +233,7 @@ TEST(Search, CountsSkipsThatGoStraightToTheirStage) {
   }
 }
 
-// Bounds and slack, with limits, several stages on a worker and uneven costs.
+// Bounds and slack agree, with limits, several stages on a worker and uneven costs.
 TEST(Search, WithSkipsAgreesWithTheSimulation) {
   for (const Placement& placement :
        {Placement::one_each(4), Placement::loop(2, 3), Placement::v_shape(3)}) {
@@ -250,7 +251,7 @@ TEST(Search, WithSkipsAgreesWithTheSimulation) {
       const double deadline = 1.05 * result.makespan;
       EXPECT_NEAR(link_slack(result.schedule, options, deadline), result.slack,
                   1e-6 * result.makespan);
-      // With that much more on every link alone it is in time; with more, on one of them not.
+      // With that much more on any single link it is in time; with more, on one of the links not.
       const SimulateOptions costs = simulate_options(options);
       double latest = 0;
       for (int64_t a = 0; a < placement.workers(); ++a) {
@@ -319,7 +320,7 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
         SearchOptions options = options_of(schedule.placement(), m, true, 0);
         const std::vector<double> peaks = peak_bytes(schedule, options);
         options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
-        // Three times what a generator takes that searches itself.
+        // Three times the budget of a generator that searches itself.
         const bool loop = schedule.placement() == Placement::loop(p, schedule.stages() / p);
         const bool searches = !loop || schedule.stages() == p;
         options.budget = searches ? 3 * (6'000'000 + 700'000 * p * p) : 1'000'000;
@@ -331,8 +332,9 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
   }
 }
 
-// In a loop with little memory, groups of fewer micro-batches than workers: they were missed by up
-// to 21 %. The figures are those of the best table of such groups, with one warm-up rule.
+// In a loop with little memory, groups of fewer micro-batches than workers are best; the search
+// once missed them, and was up to 21 % slower. The figures are those of the best table of such
+// groups, with one warm-up rule.
 TEST(Search, FindsGroupsWhereALoopHasLittleMemory) {
   struct Case {
     int64_t workers;
@@ -354,13 +356,13 @@ TEST(Search, FindsGroupsWhereALoopHasLittleMemory) {
   }
 }
 
-// With few micro-batches, or no multiple of the workers, no generator idles nearly twice as long as
-// needed with its memory.
+// With few micro-batches, or a number that is not a multiple of the workers, no generator idles
+// nearly twice as long as needed with its memory.
 TEST(Search, GeneratorsAreGoodForFewMicroBatches) {
   NamedScheduleOptions how;
   how.costs = {{1.0, 1.8, 1.1, 0.7}, 0.1};
   for (const NamedSchedule& named : named_schedules()) {
-    // Memory is not what these save.
+    // These schedules do not save memory.
     if (named.name == "gpipe" || named.name == "fill-drain" || named.name == "looped-bfs" ||
         named.name == "sequential") {
       continue;
@@ -433,7 +435,7 @@ TEST(Search, SlackBearsASlowLink) {
   const double deadline = 1.1 * fast.makespan;
   EXPECT_LE(slack.makespan, deadline + 1e-9);
   EXPECT_GE(slack.slack, link_slack(fast.schedule, options, deadline) - 1e-9);
-  // What it says is so: any link may be so much slower, and for one no more.
+  // The slack is right: any link may be that much slower, and one of them no more.
   int too_slow = 0;
   for (int32_t link = 0; link < 3; ++link) {
     for (const double extra : {0.999 * slack.slack, 1.01 * slack.slack + 0.01}) {
@@ -453,7 +455,7 @@ TEST(Search, SlackBearsASlowLink) {
   EXPECT_GT(too_slow, 0);
 }
 
-// It may find a shorter one than that with which it began to look for slack.
+// A search may find a shorter schedule than the one with which it began to look for slack.
 TEST(Search, SlackIsForTheToleranceOfTheShortest) {
   int shorter = 0;
   for (int64_t micro_batches = 3; micro_batches < 11; ++micro_batches) {
@@ -494,7 +496,7 @@ TEST(Search, StopsWhenAsked) {
   expect_sound(result, options);
 }
 
-// With no budget, or asked to stop at once, it takes no more than a look at what rules give.
+// With no budget, or if `stop` ends it at once, a search only looks at schedules that follow rules.
 TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
   struct Case {
     Placement placement;
@@ -521,7 +523,7 @@ TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
   }
 }
 
-// What its generators take counts: they were as much again.
+// The work of its generators counts: it once came on top, and was as much as the budget.
 TEST(Search, CountsWhatItsGeneratorsTake) {
   SearchOptions options = options_of(Placement::v_shape(6), 8, true, 12);
   options.budget = 2'000'000;
@@ -531,8 +533,8 @@ TEST(Search, CountsWhatItsGeneratorsTake) {
 }
 
 // Workloads on which a search has little to do, and others. Backwards that take as long as their
-// halves are not joined; with nothing to join, one stage a worker and one micro-batch at a time, or
-// with whole backwards and the memory of one micro-batch, no action may pass another.
+// halves are not joined. No action may pass another if there is nothing to join, with one stage a
+// worker and one micro-batch at a time, or with whole backwards and the memory of one micro-batch.
 std::vector<SearchOptions> workloads_that_admit_no_move() {
   std::vector<SearchOptions> result;
   for (const Placement& placement :
@@ -570,9 +572,9 @@ std::vector<SearchOptions> workloads_of_all_kinds() {
   return result;
 }
 
-// It took a hundred times its budget where most moves are refused. The counter says so only if
-// everything counts; how often it asks whether to stop says what it really does, as it asks by
-// work.
+// A search once took a hundred times its budget where most moves are refused. The counter shows
+// that only if it counts everything. The number of calls of `stop` shows the real work, because
+// `stop` is called by work.
 TEST(Search, KeepsItsBudgetWhateverItTries) {
   std::vector<SearchOptions> workloads = workloads_that_admit_no_move();
   ASSERT_EQ(workloads.size(), 20u);
@@ -593,8 +595,8 @@ TEST(Search, KeepsItsBudgetWhateverItTries) {
         const SearchResult result = search(options);
         expect_sound(result, options);
         EXPECT_FALSE(result.stopped) << "asked " << asked << " times";
-        // Each of two generators has at most a third, and looks at its patterns in any case; a run
-        // of all that is looked at in any case takes a few times the actions of a schedule.
+        // Each of two generators has at most a third of the budget, and looks at its patterns in
+        // any case. A run of all that takes a few times the actions of a schedule.
         const int64_t actions = 3 * options.placement.stages() * options.micro_batches;
         EXPECT_LE(result.actions, budget + budget / 5 + 60 * actions);
       }
@@ -602,8 +604,8 @@ TEST(Search, KeepsItsBudgetWhateverItTries) {
   }
 }
 
-// A search for the makespan has rounds until its budget is used: in 72 seconds, of which one was
-// counted.
+// A search for the makespan has rounds until its budget is used: that once took 72 seconds, of
+// which one was counted.
 TEST(Search, KeepsALargeBudgetWhereNothingMoves) {
   for (const double limit : {0.0, 1.0}) {
     SearchOptions options = options_of(Placement::one_each(4), limit > 0 ? 8 : 1, true, limit);

@@ -1,6 +1,6 @@
 // search_work: how much work it is to make a schedule by its name.
 //
-// Internal: for whoever makes many of them and has little time.
+// Internal: for callers that make many schedules and have little time.
 #ifndef GPIPE_SCHEDULE_SEARCH_SEARCH_WORK_H_
 #define GPIPE_SCHEDULE_SEARCH_SEARCH_WORK_H_
 
@@ -12,7 +12,8 @@
 namespace gpipe::internal {
 
 // How many simulated actions (about 10 ns each) schedule_by_name() tries at most, when it makes the
-// schedule for the first time: 0 for those that follow rules. Throws as it does.
+// schedule for the first time: 0 for schedules that follow rules. Throws as schedule_by_name()
+// does.
 int64_t search_work(std::string_view name, int64_t stages, int64_t micro_batches,
                     const NamedScheduleOptions& options = {});
 

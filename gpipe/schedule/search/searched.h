@@ -1,7 +1,7 @@
-// searched_order: the generators that search, with the work and the end that a caller gives.
+// searched_order: the generators that search, with a budget and a `stop` that the caller gives.
 //
-// Internal to gpipe/schedule. A generator of its own has all of searched_work(); a search begins
-// with what these find, and counts that against its own budget.
+// Internal to gpipe/schedule. Called as a generator, each may use all of searched_work(). search()
+// begins with their orders, and counts their work against its own budget.
 #ifndef GPIPE_SCHEDULE_SEARCH_SEARCHED_H_
 #define GPIPE_SCHEDULE_SEARCH_SEARCHED_H_
 
@@ -19,7 +19,7 @@ enum class Searched : uint8_t { kZbH2, kZbV, kVHalf, kVMin, kDualPipeV };
 // The most simulated actions that the generator takes; 0 where it follows rules.
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches);
 
-// What the generator of this name makes, with at most `budget` of them.
+// The order that this generator makes, with at most `budget` simulated actions.
 Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
                          const GeneratorCosts& costs, int64_t budget,
                          const std::function<bool()>& stop = {});

@@ -35,8 +35,7 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     }
     return false;
   };
-  // Best at the turn from forwards to gradients, where every micro-batch turns; elsewhere if that
-  // does not help.
+  // Waiting is best at the turn from forwards to gradients; elsewhere only if that does not help.
   std::optional<std::array<int64_t, 3>> least;
   for (int64_t b = 0; b < kPeriod && !least; ++b) {
     if (!collides({0, b, 0})) least = {0, b, 0};
@@ -55,7 +54,7 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
     const Units begins = units(r, *least);
     const Token tokens[] = {token(kF, stages[0]), token(kF, stages[1]), token(kI, stages[1]),
                             token(kI, stages[0])};
-    // Which of the actions a unit is for: no two share their place in the period.
+    // Which action each unit of the period is for: no two actions share a unit.
     std::array<int, kPeriod> turn;
     turn.fill(-1);
     for (size_t k = 0; k < 4; ++k) {
@@ -82,8 +81,8 @@ std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t u
 }
 
 int64_t least_held(int64_t workers) {
-  // A micro-batch is done about 4p units after it came, and its weight gradients soon after; a
-  // period later a worker holds what it always will.
+  // A micro-batch is done about 4p units after it came, and its weight gradients soon after. One
+  // period later a worker has reached the most that it ever holds.
   const std::optional<Order> pattern = v_pattern(workers, workers + kPeriod, 1, 1);
   int64_t most = 0;
   for (const WorkerOrder& tokens : *pattern) {

@@ -11,22 +11,22 @@
 
 namespace gpipe::internal {
 
-// The pattern of Qi et al., 2024: each micro-batch comes six units after the one before it, and an
-// action takes one. From worker to worker the forwards of the first stages are `up` units apart (as
-// are the gradients of the second), the forwards of the second stages `down` (as are the gradients
-// of the first). At the turns it waits as little as is needed for a worker never to have two
-// actions in one unit. Weight gradients are in the units that are left free, the oldest first.
-// Nothing if no waiting helps. Small steps hold little, and wait long; large ones the other way
-// round.
+// The pattern of Qi et al., 2024: each micro-batch comes six units of time after the one before it,
+// and an action takes one unit. From worker to worker the forwards of the first stages are `up`
+// units apart (as are the gradients of the second stages), the forwards of the second stages `down`
+// units (as are the gradients of the first). At the turns a micro-batch waits as little as is
+// needed for a worker never to have two actions in one unit. Weight gradients are in the units that
+// are left free, the oldest first. Returns nullopt if no waiting helps. Small steps hold little,
+// and wait long; large steps the other way round.
 //
 // V-Min has the steps 1 and 1, V-Half 2 and 1.
 std::optional<Order> v_pattern(int64_t workers, int64_t micro_batches, int64_t up, int64_t down);
 
-// What V-Min's pattern holds with any number of micro-batches: about two thirds of the workers, and
-// one or two more.
+// The number of stage x micro-batch pairs that V-Min's pattern holds with any number of
+// micro-batches: about two thirds of the workers, and one or two more.
 int64_t least_held(int64_t workers);
 
-// All pairs of steps, up and down, that differ.
+// All pairs of steps, up and down, each below the six units of a period.
 std::vector<std::array<int64_t, 2>> all_steps();
 
 }  // namespace gpipe::internal

@@ -179,11 +179,11 @@ Timing::Timing(const Workload& workload)
   const auto m = static_cast<size_t>(workload.micro_batches);
   gradients_ = stages * m;
   const size_t nothing = 2 * gradients_;  // a row of zeros
-  const size_t nowhere = nothing + m;     // a cell that nobody reads
+  const size_t nowhere = nothing + m;     // a cell that is never read
   end_.assign(nowhere + 1, 0.0);
   index_.assign(nowhere + 1, 0);
-  // Counts: of each stage's forwards, of its first parts, one that is always enough, and one that
-  // stays 0.
+  // The counts in done_: each stage's forwards, each stage's first parts, one that is always
+  // enough, and one that stays 0.
   const auto enough = static_cast<int32_t>(2 * stages);
   done_.assign(2 * stages + 2, 0);
   rules_.resize(stages * kActionKinds);
@@ -229,7 +229,7 @@ Timing::Timing(const Workload& workload)
   runnable_.reserve(workers);
 }
 
-// When what the skip carries, up or back, is at its other end.
+// When the activation (`forward`) or the gradient of the skip arrives.
 double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool forward) const {
   const size_t cell =
       static_cast<size_t>(skip.stage) * static_cast<size_t>(workload_.micro_batches) + i;
@@ -238,8 +238,8 @@ double Timing::arrival(const Workload::Skip& skip, int32_t link, size_t i, bool 
                  : end_[gradients_ + cell] + skip.gradient_takes + slower;
 }
 
-// `now`, or when the last skip of the micro-batch arrives. What sends them has run: the chain waits
-// for it.
+// `now`, or the time when the last skip of the micro-batch arrives, if that is later. The actions
+// that send the skips have run: the chain waits for them.
 double Timing::after_skips(size_t stage, size_t i, bool forward, double now) const {
   const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
   const auto& links = (forward ? links_into_ : links_from_)[stage];
@@ -284,7 +284,8 @@ void Timing::keep() {
 
 bool Timing::rerun(const Order& order, size_t worker, size_t index) {
   slow_down(-1, 0.0);
-  // What began before the first action that is another needs nothing of the worker's from there on.
+  // Actions that began before the first changed action do not need that action or later ones of the
+  // worker.
   const std::vector<Started>& changed = kept_[worker];
   const double until = index < changed.size() ? changed[index].start : kept_now_[worker];
   restore(order, same_until_, until);
@@ -297,7 +298,7 @@ bool Timing::rerun(const Order& order, size_t worker, size_t index) {
     if (resumed == 0) continue;
     const Rule& last = rules_[order[w][resumed - 1]];
     now_[w] = started_[w][resumed - 1].start + last.cost;
-    // The last of each kind says how many there were.
+    // The last action of each kind says how many there were.
     size_t missing = 2 * workload_.stages_of[w].size();
     for (size_t k = resumed; k-- > 0 && missing > 0;) {
       const Rule& rule = rules_[order[w][k]];
@@ -309,7 +310,8 @@ bool Timing::rerun(const Order& order, size_t worker, size_t index) {
   return go_on(order);
 }
 
-// What began in the kept run from `from` on and before `until`; of the latter resumed_ is made.
+// Restores the actions of the kept run that began from `from` on and before `until`, and sets
+// resumed_ to the number that began before `until`.
 void Timing::restore(const Order& order, double from, double until) {
   for (size_t worker = 0; worker < order.size(); ++worker) {
     const std::vector<Started>& kept = kept_[worker];
@@ -377,7 +379,7 @@ bool Timing::go_on_as(const Order& order) {
       end[rule.row + static_cast<size_t>(i)] = now;
       index_of[rule.row + static_cast<size_t>(i)] = index;
       done[rule.count] = i + rule.step;
-      // Who waits, waits for the next of a count.
+      // A waiting worker waits for the next increase of a count.
       if (waits_for[rule.waits] == rule.count) {
         waits_for[rule.waits] = -1;
         runnable_.push_back(rule.waits);
@@ -418,7 +420,7 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     const Token each = order[worker][index];
     const auto stage = static_cast<size_t>(stage_of(each));
     if (index > 0) {
-      // The worker had nothing to wait for if the action before it ends at its start.
+      // The action did not wait for another worker if the action before it ends at its start.
       const Token before = order[worker][index - 1];
       const double end =
           started_[worker][index - 1].start +
@@ -434,7 +436,7 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
     const auto i = static_cast<size_t>(started_[worker][index].micro_batch);
     size_t other = forward ? stage - 1 : stage + 1;
     if (!links_into_.empty()) {
-      // The skip that arrives last, if that is when it begins.
+      // The skip that arrives last, if the action begins at that time.
       const auto& skips = (forward ? workload_.skips_into : workload_.skips_from)[stage];
       const auto& links = (forward ? links_into_ : links_from_)[stage];
       for (size_t k = 0; k < skips.size(); ++k) {
@@ -451,8 +453,8 @@ void Timing::critical_path(const Order& order, std::vector<Place>* path) const {
 double lower_bound(const Workload& workload) {
   const auto stages = static_cast<size_t>(workload.stages);
   const double m = workload.micro_batches;
-  // A backward that is whole or split, whichever is shorter: until the gradient is sent, and in
-  // all.
+  // The time of a backward, whole or split, whichever is shorter: until the gradient is sent, and
+  // in all.
   const auto first_part = [&](size_t s) {
     return std::min(workload.cost[s][kI], workload.cost[s][kB]);
   };
@@ -497,7 +499,7 @@ double lower_bound(const Workload& workload) {
     }
     up[s] += workload.cost[s][kF];
   }
-  // A micro-batch's way, up and down.
+  // The way of one micro-batch, up and down.
   double bound = head[stages - 1] + workload.cost[stages - 1][kF] +
                  std::max(both_parts(stages - 1), first_part(stages - 1) + tail[stages - 1]);
   for (size_t worker = 0; worker < workload.stages_of.size(); ++worker) {
@@ -511,7 +513,7 @@ double lower_bound(const Workload& workload) {
       held += m * (up[s] + down[s]) * workload.held[s];
     }
     bound = std::max(bound, first + work);
-    // What is held for some time takes its part of the limit (Little's law).
+    // Memory held for some time takes its part of the limit (Little's law).
     const double limit = workload.limit[worker];
     if (std::isfinite(limit) && limit > 0.0) bound = std::max(bound, first + held / limit);
   }

@@ -1,8 +1,8 @@
-// Workload, Order, Timing: what generators and the search work on. Internal to gpipe/schedule.
+// Workload, Order, Timing: the data of generators and the search. Internal to gpipe/schedule.
 //
-// Here every table is of the kind that ScheduleFacts::ascending tells: micro-batches ascend in each
-// stage. So a worker's list needs to say only which stage does what; the micro-batch follows by
-// counting. That makes an order small, and a change of it cheap to try.
+// Here every table is ascending (ScheduleFacts::ascending): micro-batches ascend in each stage. So
+// a worker's list needs to say only which stage does what; the micro-batch follows by counting.
+// That makes an order small, and a change of it cheap to try.
 #ifndef GPIPE_SCHEDULE_SEARCH_WORKLOAD_H_
 #define GPIPE_SCHEDULE_SEARCH_WORKLOAD_H_
 
@@ -17,10 +17,11 @@
 
 namespace gpipe::internal {
 
-// What is to be ordered: flat arrays, checked by whoever fills them.
+// The actions to be ordered and their costs: flat arrays. The code that fills them checks them.
 struct Workload {
-  // All costs those of `cost`; each transfer between workers takes `transfer`; a stage holds 1 per
-  // micro-batch from its forward to its backward or weight gradient, a worker at most `limit`.
+  // A workload whose stages all have the costs `cost`. Each transfer between workers takes
+  // `transfer`; a stage holds 1 per micro-batch from its forward to its backward or weight
+  // gradient, and a worker may hold at most `limit`.
   static Workload uniform(const Placement& placement, int64_t micro_batches, const StageCost& cost,
                           double transfer, double limit);
 
@@ -30,10 +31,11 @@ struct Workload {
   std::vector<int32_t> worker_of;                      // stage -> worker
   std::vector<std::vector<int32_t>> stages_of;         // worker -> its stages, ascending
   std::vector<std::array<double, kActionKinds>> cost;  // per stage, by kind
-  std::vector<double> activation_takes;                // per stage: from the one before to it
-  std::vector<double> gradient_takes;                  // per stage: from the one behind to it
-  // A value straight to a later stage. The chain has every value between the same two stages wait
-  // for its own micro-batch, so a skip makes nothing run in another order; it only arrives later.
+  std::vector<double> activation_takes;  // per stage: the transfer to it from the stage before
+  std::vector<double> gradient_takes;    // per stage: the transfer to it from the stage after
+  // A value that goes straight to a later stage. The chain of activations already orders the two
+  // stages for each micro-batch, so a skip makes nothing run in another order; it may only arrive
+  // later.
   struct Skip {
     int32_t stage = 0;              // the other end
     double activation_takes = 0.0;  // up, to the later of the two
@@ -45,7 +47,7 @@ struct Workload {
   std::vector<double> waiting;  // per stage: after its input gradient, until its weight gradient
   std::vector<double> limit;    // per worker; infinite if there is none
 
-  // As much time as an action takes on average: what is large and what is small.
+  // The mean time of an action: the scale by which times are large or small.
   double mean_cost() const;
   void add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes);
   // Whether a whole backward takes another time than its halves.
@@ -73,8 +75,8 @@ Order truncated(const Order& order, int64_t stages, int64_t micro_batches);
 // One micro-batch at a time, whole backwards: the order that holds least. It runs on any placement.
 Order one_at_a_time(const Workload& workload);
 
-// What it takes to look at so many tokens of lists, without a run, in the time of an action of
-// Timing::run().
+// The work of looking at that many tokens of lists without a run, in units of the time of an action
+// in Timing::run().
 constexpr int64_t look_work(size_t tokens) { return static_cast<int64_t>(tokens / 4 + 1); }
 
 // How much memory the worker needs at most.
@@ -93,13 +95,14 @@ class Timing {
   // transfer between the workers of links()[link] takes `extra` longer.
   bool run(const Order& order, int32_t link = -1, double extra = 0.0);
 
-  // rerun() begins with the last run, which came to its end and had no slower link.
+  // Keeps the last run for rerun(). It must have come to its end and had no slower link.
   void keep();
-  // As run(order), which is the kept run's order but for the list of `worker` from `index` on: what
-  // began before is not run again. It counts as if it were.
+  // The same as run(order), for an order that differs from that of the kept run only in the list of
+  // `worker` from `index` on. Actions that began before the change are not run again, but are
+  // counted as if they were.
   bool rerun(const Order& order, size_t worker, size_t index);
 
-  // Of the last run that came to its end.
+  // The makespan of the last run that came to its end.
   double makespan() const { return makespan_; }
   // The mean over the workers of the time at which they end.
   double mean_end() const;
@@ -115,7 +118,7 @@ class Timing {
   const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
   // How many actions all runs had: the measure of work of a search.
   int64_t actions() const { return actions_; }
-  // What a search does beside runs counts with them, in the time of an action.
+  // Adds work of a search outside of runs, in units of the time of an action.
   void count(int64_t work) { actions_ += work; }
 
  private:
@@ -125,24 +128,25 @@ class Timing {
   // Per stage: the links of the workload's skips_into and skips_from.
   std::vector<std::vector<int32_t>> links_into_;
   std::vector<std::vector<int32_t>> links_from_;
-  // All that a run must know of a token, so that it goes the same way for every kind. What has
-  // nothing to wait for, or nobody who waits for it, has cells that are always there.
+  // All that a run must know of a token, so that it treats every kind alike. Actions that wait for
+  // nothing, or that no action waits for, point to dummy cells.
   struct Rule {
     double cost = 0.0;
-    double takes = 0.0;  // the transfer of what it waits for
-    double extra = 0.0;  // of a slower link
+    double takes = 0.0;  // the transfer of the value that it waits for
+    double extra = 0.0;  // the additional time of a slower link
     size_t row = 0;      // its first cell in end_ and index_
     size_t need_row = 0;
     int32_t count = 0;  // where done_ counts its cells
     int32_t need_count = 0;
-    int32_t step = 0;   // by how much
+    int32_t step = 0;   // how much it adds to that count
     int32_t waits = 0;  // the worker that may wait for it
   };
   std::vector<Rule> rules_;  // by token
-  // Per cell: of the forwards by stage and micro-batch, then of the first parts of backwards.
+  // Per cell, first the forwards by stage and micro-batch, then the first parts of backwards: the
+  // end, and the place in the worker's list.
   std::vector<double> end_;
   std::vector<int32_t> index_;
-  size_t gradients_ = 0;  // where the latter begin
+  size_t gradients_ = 0;  // the first cell of the first parts
   struct Started {
     double start;
     int32_t micro_batch;
@@ -155,16 +159,16 @@ class Timing {
   std::vector<int32_t> waits_for_;  // per worker: the count, or -1
   double makespan_ = 0.0;
   int64_t actions_ = 0;
-  // Of the last run.
+  // The slower link of the last run.
   int32_t link_ = -1;
   double extra_ = 0.0;
-  // Of the kept run. What began in it before same_until_ stands in started_, end_ and index_, too.
+  // The kept run. Its actions that began before same_until_ are in started_, end_ and index_, too.
   std::vector<std::vector<Started>> kept_;
   std::vector<double> kept_now_;
   double same_until_ = 0.0;
   std::vector<int32_t> resumed_;  // per worker: the first action that the last run has run
 
-  // From next_index_ on, where done_ and now_ are those of what is before.
+  // Runs the actions from next_index_ on. done_ and now_ must be those of the actions before.
   bool go_on(const Order& order);
   template <bool kSkips>
   bool go_on_as(const Order& order);
@@ -174,8 +178,9 @@ class Timing {
   double after_skips(size_t stage, size_t i, bool forward, double now) const;
 };
 
-// A lower bound of the makespan of any order: of the work of each worker with the ways to and from
-// it, of the way of a micro-batch, and of the memory that all of them need for how long.
+// A lower bound of the makespan of any order. It is the largest of three bounds: the work of each
+// worker with the way to it and from it, the way of one micro-batch, and the memory that all
+// micro-batches need times how long they need it.
 double lower_bound(const Workload& workload);
 
 }  // namespace gpipe::internal

@@ -93,8 +93,8 @@ TEST(Timings, AnOrderThatWaitsForEverDoesNotRun) {
       "stages 2\nmicro_batches 2\nworker 0: F0.0 B0.0 F0.1 B0.1\nworker 1: F1.0 F1.1 B1.0 B1.1"))));
 }
 
-// Changes of one worker's list, kept or not, as annealing tries them: a run from the change on is a
-// whole run, to the last bit, also where it waits for ever.
+// Changes one worker's list, kept or not, as annealing does: rerun() must give bitwise the same as
+// a whole run, also where the workers deadlock.
 TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
   std::mt19937 random(7);
   const auto below = [&](size_t count) { return static_cast<size_t>(random()) % count; };
@@ -155,7 +155,7 @@ TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
           ASSERT_EQ(path[k].worker, whole_path[k].worker);
           ASSERT_EQ(path[k].index, whole_path[k].index);
         }
-        // Others may use the timing in between.
+        // Other runs may use the timing in between.
         if (change % 5 == 0 && !timing.links().empty()) timing.run(order, 0, 2.0);
         if (change % 3 == 0) {
           tokens = before;
@@ -170,7 +170,7 @@ TEST(Timings, ARunFromTheChangeOnIsAWholeRun) {
   EXPECT_GT(waited, 500);
 }
 
-// No order is faster than the bound, and some reach it.
+// No order is faster than the bound, and some orders reach it.
 TEST(LowerBound, IsBelowAllAndReached) {
   for (const double transfer : {0.0, 0.1}) {
     const StageCost cost{1.0, 1.8, 1.1, 0.7};
@@ -193,7 +193,7 @@ TEST(LowerBound, IsBelowAllAndReached) {
       }
     }
   }
-  // One micro-batch in memory at a time: it goes up and down alone.
+  // With one micro-batch in memory at a time, each goes up and down alone.
   const Workload workload = Workload::uniform(Placement::one_each(1), 5, {}, 0.0, 1.0);
   EXPECT_EQ(lower_bound(workload), 10.0);
 }
