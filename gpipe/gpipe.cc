@@ -25,6 +25,7 @@
 #include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/call/model_checks.h"
 #include "gpipe/internal/call/together.h"
+#include "gpipe/internal/call/unscaling.h"
 #include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/model/foreign_layers.h"
 #include "gpipe/internal/model/layer.h"
@@ -726,6 +727,22 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
   });
 }
 
+bool GPipeImpl::unscale_gradients_(double loss_scale) {
+  const internal::WorkScope work;
+  return internal::in_call(processes(), [&] {
+    check_layers();
+    if (processes() != nullptr) {
+      internal::agree_on_names(world_, call_name("unscale_gradients_"),
+                               absl::StrFormat("%.17g", loss_scale),
+                               pipeline_->late_registrations());
+    }
+    const bool finite = internal::unscale_gradients(named_parameters().values(), loss_scale, world_,
+                                                    call_name("unscale_gradients_"));
+    end_together("unscale_gradients_");
+    return finite;
+  });
+}
+
 bool GPipeImpl::is_here(int64_t layer) const {
   (void)(*this)[layer];  // throws if there is none
   int64_t left = layer < 0 ? layer + static_cast<int64_t>(layers_.size()) : layer;
@@ -748,6 +765,20 @@ std::vector<at::Tensor> GPipeImpl::local_parameters() const {
     }
   }
   return local;
+}
+
+torch::OrderedDict<std::string, at::Tensor> GPipeImpl::local_named_parameters() const {
+  std::unordered_set<const c10::TensorImpl*> local;
+  for (const at::Tensor& parameter : local_parameters()) {
+    local.insert(parameter.unsafeGetTensorImpl());
+  }
+  torch::OrderedDict<std::string, at::Tensor> named("Parameter");
+  for (const auto& item : named_parameters()) {
+    if (local.erase(item.value().unsafeGetTensorImpl()) == 1) {
+      named.insert(item.key(), item.value());
+    }
+  }
+  return named;
 }
 
 std::string GPipeImpl::parameter_hash() const {

@@ -119,6 +119,13 @@ class GPipeImpl : public torch::nn::Module {
   // several processes.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
+  // Over all processes: divides all gradients by `loss_scale`, which a step multiplied them by
+  // (StepOptions::loss_scale), as torch.amp.GradScaler does. Returns whether all of them, in all
+  // processes, were finite: if not, leave the optimizer's step out. Called by GradScaler
+  // (gpipe/grad_scaler.h). Throws c10::ValueError for a `loss_scale` that is not positive and
+  // finite.
+  bool unscale_gradients_(double loss_scale);
+
   // Whether the layer is in this process. Layers of other processes are on meta, under the same
   // keys: they have shapes and no memory. The index is as for operator[].
   bool is_here(int64_t layer) const;
@@ -128,6 +135,8 @@ class GPipeImpl : public torch::nn::Module {
   std::vector<at::Tensor> parameters(bool recurse = true) const;
   // The parameters that are here, in the model's order, each once: for this process's optimizer.
   std::vector<at::Tensor> local_parameters() const;
+  // The same with their names in the model, each under its first one: for groups of an optimizer.
+  torch::OrderedDict<std::string, at::Tensor> local_named_parameters() const;
   // The bits of all parameters, those of other processes included, as 16 hexadecimal digits: equal
   // for equal parameters, whatever the layout.
   std::string parameter_hash() const;

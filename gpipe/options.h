@@ -178,6 +178,12 @@ struct StepOptions {
   // Default: none, the number of rows.
   TORCH_ARG(MicroBatchWeight, weight) = nullptr;
 
+  // What the gradients are multiplied by: where the backward of a micro-batch starts, not the loss,
+  // which is reported as it is. For float16, whose small gradients would be zeros. GradScaler
+  // (gpipe/grad_scaler.h) chooses it, and divides the gradients again. Positive and finite.
+  // Default: 1.
+  TORCH_ARG(double, loss_scale) = 1;
+
   // Whether the result holds the model's outputs, which costs the memory for them.
   // Default: false.
   TORCH_ARG(bool, keep_outputs) = false;

@@ -24,6 +24,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "gpipe/grad_scaler.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/draft_folder.h"
@@ -94,6 +98,12 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
+// The key of Progress::grad_scaler in the metadata, and what stands there: "65536 12".
+constexpr const char* kGradScaler = "grad_scaler";
+std::string text_of(const std::optional<GradScalerState>& state) {
+  return state ? absl::StrFormat("%.17g %d", state->scale, state->growth_steps) : "";
+}
+
 Progress progress_of(const safetensors::File& file) {
   Progress found;
   found.step = number(file, "step");
@@ -104,6 +114,16 @@ Progress progress_of(const safetensors::File& file) {
   const auto& all = file.header().metadata;
   const auto settings = all.find("settings");
   if (settings != all.end()) found.settings = settings->second;
+  const auto scaler = all.find(kGradScaler);
+  if (scaler != all.end()) {
+    const std::vector<std::string> parts = absl::StrSplit(scaler->second, ' ');
+    GradScalerState state;
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[0], &state.scale) ||
+        !absl::SimpleAtoi(parts[1], &state.growth_steps)) {
+      throw_damaged(file.path(), "'" + std::string(kGradScaler) + "' is '" + scaler->second + "'");
+    }
+    found.grad_scaler = state;
+  }
   return found;
 }
 
@@ -248,6 +268,7 @@ struct Saving {
       processes->agree("the progress that is saved", std::to_string(progress.step) + " steps, " +
                                                          std::to_string(progress.rows) + " rows");
       processes->agree("Progress::settings", progress.settings);
+      processes->agree("Progress::grad_scaler", text_of(progress.grad_scaler));
     }
     const at::Tensor generator =
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
@@ -295,6 +316,7 @@ struct Saving {
                                                      {"step", std::to_string(progress.step)},
                                                      {"rows", std::to_string(progress.rows)}};
       if (!progress.settings.empty()) metadata["settings"] = progress.settings;
+      if (progress.grad_scaler) metadata[kGradScaler] = text_of(progress.grad_scaler);
       for (int64_t part = 0; part < size; ++part) {
         metadata[internal::part_name("model", part, size)] = models[static_cast<size_t>(part)];
       }

@@ -6,9 +6,11 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/grad_scaler.h"
 #include "gpipe/zero_optimizer.h"
 
 namespace gpipe {
@@ -24,6 +26,8 @@ struct Progress {
   // in all processes. The library only keeps it: read_progress() gives it back before anything is
   // made or changed.
   std::string settings = {};
+  // Of a run in float16: GradScaler::state(), the same in all processes; load() it to go on.
+  std::optional<GradScalerState> grad_scaler = std::nullopt;
 };
 
 // Writes the folder `path`, with three files that any reader of safetensors reads:

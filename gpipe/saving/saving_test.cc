@@ -395,17 +395,22 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
   GPipe pipe = pipeline({4});
   auto optimizer = adam(pipe);
   const at::Tensor state = at::detail::getDefaultCPUGenerator().get_state();
-  save_checkpoint(pipe, optimizer, {3, 18, state, R"({"seed": 5})"}, path);
+  save_checkpoint(pipe, optimizer, {3, 18, state, R"({"seed": 5})", GradScalerState{0.1F, 12}},
+                  path);
   for (const Progress& progress : {read_progress(path), load_checkpoint(pipe, optimizer, path)}) {
     EXPECT_EQ(progress.step, 3);
     EXPECT_EQ(progress.rows, 18);
     EXPECT_THAT(progress.generator, EqualsBitwise(state));
     EXPECT_EQ(progress.settings, R"({"seed": 5})");
+    ASSERT_TRUE(progress.grad_scaler.has_value());
+    EXPECT_EQ(progress.grad_scaler->scale, 0.1F);
+    EXPECT_EQ(progress.grad_scaler->growth_steps, 12);
   }
-  // As those of before, which knew no settings.
+  // A checkpoint of an older version has neither settings nor a GradScaler's state.
   save_checkpoint(pipe, optimizer, {4, 24}, path);
   EXPECT_EQ(read_progress(path).step, 4);
   EXPECT_EQ(read_progress(path).settings, "");
+  EXPECT_FALSE(read_progress(path).grad_scaler.has_value());
 
   // What the others say, and nothing of the files of the model, which are not looked at.
   std::filesystem::remove(path + "/model.safetensors");

@@ -80,9 +80,14 @@ MicroBatchLoss::MicroBatchLoss(const Tensors& targets, c10::Device device, MiniB
     : loss_fn_(loss_fn),
       backward_(backward),
       check_finite_(options.check_finite()),
+      loss_scale_(options.loss_scale()),
       mini_batch_(std::move(mini_batch)),
       targets_(mini_batch_.micro_batches()),
       losses_(mini_batch_.micro_batches()) {
+  const auto as_float = static_cast<float>(loss_scale_);
+  TORCH_CHECK_VALUE(as_float > 0 && std::isfinite(as_float),
+                    "StepOptions::loss_scale must be positive and finite, also as a float32, got ",
+                    loss_scale_);
   if (!targets.empty()) {
     const int64_t target_rows = batch_size(targets, "target");
     TORCH_CHECK_VALUE(target_rows == mini_batch_.rows(), "the targets have ", target_rows,
@@ -149,8 +154,8 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                  "over nothing: give StepOptions::weight (docs/guide/08-losses.md)");
   }
   if (backward_ && shares_[i] > 0) {
-    result.seed =
-        at::full(result.loss.sizes(), shares_[i], result.loss.options().requires_grad(false));
+    result.seed = at::full(result.loss.sizes(), shares_[i] * loss_scale_,
+                           result.loss.options().requires_grad(false));
   }
   return result;
 }

@@ -38,7 +38,7 @@ class MicroBatchLoss {
   // Cuts the targets. `backward`: whether a backward starts at the losses. `weights_of_all`: null
   // without other replicas. Throws c10::ValueError for targets that do not fit `mini_batch` or
   // `device`, and for weights that are negative, not finite, all zero, or given together with a
-  // sum.
+  // sum, and for a StepOptions::loss_scale that is not positive and finite.
   MicroBatchLoss(const Tensors& targets, c10::Device device, MiniBatch mini_batch,
                  const LossFn& loss_fn, const StepOptions& options, bool backward = true,
                  const WeightsOfAll& weights_of_all = nullptr);
@@ -62,6 +62,7 @@ class MicroBatchLoss {
   const LossFn& loss_fn_;
   const bool backward_;
   const bool check_finite_;
+  const double loss_scale_;
   const MiniBatch mini_batch_;
   std::vector<Tensors> targets_;    // [micro-batch]
   std::vector<bool> target_wants_;  // [target] requires a gradient

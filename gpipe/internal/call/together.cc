@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/call/warning_log.h"
@@ -152,6 +153,8 @@ void add_terms(const StepOptions& options, CallTerms& terms) {
                           options.reduction() == LossReduction::kSum ? "kSum" : "kMean");
   terms.same.emplace_back("StepOptions::keep_outputs", yes_or_no(options.keep_outputs()));
   terms.same.emplace_back("StepOptions::check_finite", yes_or_no(options.check_finite()));
+  terms.same.emplace_back("StepOptions::loss_scale",
+                          absl::StrFormat("%.17g", options.loss_scale()));
   terms.same.emplace_back("whether StepOptions have a schedule", yes_or_no(options.has_schedule()));
 }
 

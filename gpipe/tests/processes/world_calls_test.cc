@@ -533,6 +533,7 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
         [&] { (void)from_rank_0(world, [] { return std::string("text"); }); },
         [&] { (void)gather_timelines(world, timeline); },
         [&] { (void)pipe->clip_grad_norm_(1); },
+        [&] { (void)pipe->unscale_gradients_(2); },
         [&] { (void)pipe->parameter_hash(); },
         [&] { pipe->materialize([](const std::string&, at::Tensor&, at::Generator) {}); },
         [&] { pipe->step({x(0)}, {t(0)}, loss); },
@@ -634,6 +635,7 @@ TEST(WorldCalls, InOneProcessTooAPipelineIsLeftAloneInTheMidstOfARun) {
         [&] { save_checkpoint(pipe, optimizer, {}, path); },
         [&] { (void)load_checkpoint(pipe, optimizer, path); },
         [&] { (void)pipe->clip_grad_norm_(1); },
+        [&] { (void)pipe->unscale_gradients_(2); },
         [&] { (void)pipe->parameter_hash(); },
         [&] { pipe->materialize([](const std::string&, at::Tensor&, at::Generator) {}); },
         [&] {
