@@ -21,6 +21,7 @@
 #include "gpipe/distributed/from_rank_0.h"
 #include "gpipe/distributed/gather_timelines.h"
 #include "gpipe/extend.h"
+#include "gpipe/grad_scaler.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"

@@ -12,6 +12,7 @@
 
 #include "examples/guide/guide.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/grad_scaler.h"
 #include "gpipe/stage_memory.h"
 
 namespace {
@@ -309,18 +310,21 @@ const guide::Chapter kMixed("12", [] {
   }
 
   pipe->zero_grad();
+  torch::optim::AdamW optimizer(pipe->parameters(), 1e-3);
   // [loss_scale]
-  double scale = 1024;
-  auto scaled_loss = [&](torch::Tensor output, torch::Tensor target) {
-    return loss_fn->forward(output.to(torch::kFloat), target) * scale;
-  };
-  double loss = pipe->step({input}, {target}, scaled_loss).loss / scale;
-  for (torch::Tensor& parameter : pipe->parameters()) {
-    torch::NoGradGuard no_grad;
-    if (parameter.grad().defined()) parameter.mutable_grad() /= scale;
+  gpipe::GradScaler scaler(pipe);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const double loss = pipe->step({input}, {target}, loss_fn,
+                                   gpipe::StepOptions().loss_scale(scaler.scale())).loss;
+    std::cout << "loss " << loss << "\n";
+    scaler.unscale_();          // before anything that reads gradients, such as clipping
+    pipe->clip_grad_norm_(1.0);
+    scaler.step(optimizer);     // left out if a gradient is not finite
+    scaler.update();            // then halved; doubled after 2,000 steps without
   }
   // [/loss_scale]
-  guide::expect(loss > 0 && loss < 10, "the loss is scaled back");
+  guide::expect(scaler.scale() == 65536, "all gradients were finite");
 });
 
 const guide::Answer kTypes("12.1", [](std::ostream& out) {
