@@ -20,8 +20,8 @@ struct Layer {
   skip::CallPlan skips;
 };
 
-// [partition] its layers, balance[partition] of them, in the model's order. They are the model's
-// own, not copies.
+// Returns, by partition, its layers: balance[partition] of them, in the model's order. They are the
+// model's own layers, not copies.
 //
 // Requirements: the balance fits the model, whose layers are not null.
 std::vector<std::vector<Layer>> partitions_of(const torch::nn::Sequential& model,
