@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Counted in the child by an atfork handler: that is cheaper on the hot path than asking for the
-// process id.
+// The number of forks that led to this process. An atfork handler counts it in the child: that is
+// cheaper on the hot path than asking for the process id.
 std::atomic<uint64_t> fork_generation{0};
 
 void register_handler() {

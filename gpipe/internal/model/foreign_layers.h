@@ -1,4 +1,4 @@
-// Foreign layers: those of other processes, which have shapes here, and no memory.
+// Foreign layers: layers of other processes, which have shapes in this process but no memory.
 #ifndef GPIPE_INTERNAL_MODEL_FOREIGN_LAYERS_H_
 #define GPIPE_INTERNAL_MODEL_FOREIGN_LAYERS_H_
 
@@ -14,21 +14,21 @@
 
 namespace gpipe::internal {
 
-// Frees the memory of a module's parameters and buffers: they are the same tensors, with the same
-// shapes and types, on meta. Their gradients are dropped. `kept` stay as they are.
+// Frees the memory of a module's parameters and buffers: they stay the same tensors, with the same
+// shapes and types, on meta. Their gradients are dropped. The tensors in `kept` stay as they are.
 void move_to_meta(torch::nn::Module& module,
                   const std::unordered_set<const c10::TensorImpl*>& kept = {});
 
-// Gives the parameters and buffers of a layer that are on meta memory and their first values.
-// `prefix` and the name within the layer are the tensor's name, which with `seed` sets its
-// generator.
+// Gives memory and first values to those parameters and buffers of a layer that are on meta.
+// `prefix` and the name within the layer make the tensor's name, which seeds its generator together
+// with `seed`.
 void materialize(torch::nn::Module& layer, const std::string& prefix, c10::Device device,
                  uint64_t seed,
                  const std::function<void(const std::string& name, at::Tensor& tensor,
                                           at::Generator generator)>& init);
 
-// Gives a tensor that is on meta memory on `device`, with the same sizes and strides; what is in it
-// is undefined. It stays the same object, with the same marks for autograd.
+// Gives a meta tensor memory on `device`, with the same sizes and strides and undefined values. It
+// stays the same object, with the same autograd metadata.
 void give_memory(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace gpipe::internal

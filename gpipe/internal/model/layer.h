@@ -23,8 +23,8 @@ struct Layer {
 // "layer 5 ('relu')", as messages name it; one line, whatever its key is.
 std::string layer_text(const Layer& layer);
 
-// [partition] its layers, balance[partition] of them, in the model's order. They are the model's
-// own, not copies.
+// Returns, by partition, its layers: balance[partition] of them, in the model's order. They are the
+// model's own layers, not copies.
 //
 // Requirements: the balance fits the model, whose layers are not null.
 std::vector<std::vector<Layer>> partitions_of(const torch::nn::Sequential& model,

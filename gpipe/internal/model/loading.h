@@ -1,4 +1,4 @@
-// Loading: what torch::load would take silently, although it is of another model.
+// Loading: checks that refuse a checkpoint of another model, which torch::load takes silently.
 #ifndef GPIPE_INTERNAL_MODEL_LOADING_H_
 #define GPIPE_INTERNAL_MODEL_LOADING_H_
 
@@ -11,20 +11,20 @@
 
 namespace gpipe::internal {
 
-// Throws c10::ValueError unless `archive` has the children of `module`, and no further layers: keys
-// that are numbers, as those of a Sequential. Other keys may belong to the user.
+// Throws c10::ValueError unless `archive` has the children of `module` and no further layers. A
+// layer has a number as its key, as in a Sequential. Other keys may belong to the user.
 void check_layers_of(torch::serialize::InputArchive& archive, const torch::nn::Module& module);
 
-// A module's parameters and buffers. LibTorch replaces their data by what it reads, whatever its
-// shape.
+// A module's parameters and buffers before a load. LibTorch replaces their data by what it reads,
+// whatever the shape of that is.
 class StateBeforeLoad {
  public:
   explicit StateBeforeLoad(const torch::nn::Module& module);
 
-  // Throws c10::ValueError that names those that have another shape now.
+  // Throws c10::ValueError that names the tensors that have another shape now.
   void check_shapes() const;
 
-  // Gives them their former data.
+  // Gives all tensors their former data.
   void restore() const;
 
  private:

@@ -12,7 +12,7 @@ namespace gpipe::internal {
 ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions,
                        std::vector<Tied> tied)
     : of_stage_(partitions.size()), tied_(std::move(tied)) {
-  // One memory may be a parameter's and a buffer's. A sparse tensor has none.
+  // A parameter and a buffer may have the same storage. A sparse tensor has none.
   const auto own = [this](const c10::StorageImpl* storage, bool is_parameter) {
     if (storage != nullptr) storages_[storage] |= is_parameter;
   };
@@ -50,7 +50,7 @@ ModelState::ModelState(const std::vector<const std::vector<Layer>*>& partitions,
   }
   for (const Tied& tie : tied_) {
     const std::optional<size_t> number = number_of(tie.parameter);
-    if (!number) continue;  // its layer has another one by now
+    if (!number) continue;  // its layer has another parameter by now
     for (const at::Tensor& copy : tie.copies) {
       numbers_[copy.unsafeGetTensorImpl()] = *number;
       own(storage_of(copy), /*is_parameter=*/true);

@@ -18,24 +18,24 @@
 
 namespace gpipe::internal {
 
-// It is made anew for every call, because a user may replace modules, freeze parameters or change
-// modes between calls. An immutable value type.
+// A ModelState is made anew for every call, because a user may replace modules, freeze parameters
+// or change modes between calls. An immutable value type.
 class ModelState {
  public:
   struct Parameter {
     std::string name;  // in the model, where it occurs first
     at::Tensor tensor;
-    // That have it, or a copy, ascending; the first owns the gradient.
+    // The stages that have the parameter or a copy of it, ascending; the first owns the gradient.
     c10::SmallVector<int64_t, 2> stages;
     bool requires_grad;
     int64_t version;
     const c10::StorageImpl* storage;
   };
 
-  // A parameter that stages on several devices use, and its copies, one on each device but its own.
+  // A parameter that stages on several devices use, and its copies: one on each other device.
   struct Tied {
     at::Tensor parameter;
-    std::vector<int64_t> stages;  // that use it, ascending
+    std::vector<int64_t> stages;  // the stages that use it, ascending
     std::vector<at::Tensor> copies;
   };
 
@@ -46,28 +46,29 @@ class ModelState {
   // Each parameter once.
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  // Null if no layer has registered it. Of a copy: the parameter.
+  // The parameter that `tensor` is, or is a copy of; null if no layer has registered it.
   const Parameter* find(const at::Tensor& tensor) const;
-  // Its place among parameters(), which is the same for every balance; none: as above.
+  // The index of find() in parameters(), which is the same for every balance; none if not found.
   std::optional<size_t> number_of(const at::Tensor& tensor) const;
 
-  // What stages on this device use in the parameter's place: a copy, or itself.
+  // The tensor that stages on this device use: a copy of the parameter, or the parameter itself.
   const at::Tensor& used_on(c10::Device device, const at::Tensor& parameter) const;
 
   // Whether the memory belongs to a parameter or buffer.
   bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }
 
-  // Whether it belongs to a parameter, which nobody changes during a call.
+  // Whether the memory belongs to a parameter, which nobody changes during a call.
   bool owns_as_parameter(const c10::StorageImpl* storage) const {
     const auto found = storages_.find(storage);
     return found != storages_.end() && found->second;
   }
 
-  // Throws c10::Error that names a parameter of stage `stage` if that was changed since.
+  // Throws c10::Error that names a parameter of `stage` that was changed since this object was
+  // made.
   void check_parameters(int64_t stage) const;
 
-  // Throws c10::Error that names what differs in `now`, in one of the marked stages: a parameter,
-  // its requires_grad, or a module's mode. `recomputing`: [stage] marks.
+  // Throws c10::Error if something differs in `now` in a stage with recomputing[stage], and names
+  // it: a parameter, its requires_grad, or a module's mode.
   void check_same(const ModelState& now, const std::vector<bool>& recomputing) const;
 
  private:
@@ -81,7 +82,7 @@ class ModelState {
   std::vector<Parameter> parameters_;
   std::vector<std::vector<size_t>> of_stage_;  // [stage] indices into parameters_
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers_;
-  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // whether of a parameter
+  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // true: of a parameter
   std::vector<Mode> modes_;
   std::vector<Tied> tied_;
 };

@@ -63,8 +63,8 @@ std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
   return as<torch::nn::BatchNorm3dImpl>(module);
 }
 
-// The sum of term(value) over `count` values, in double. Several sums side by side, because one
-// alone waits for each of its additions.
+// The sum of term(value) over `count` values, in double. It keeps several sums side by side,
+// because a single sum would wait for each of its additions.
 template <typename Value, typename Term>
 double sum_of(const Value* values, int64_t count, int64_t stride, const Term& term) {
   constexpr int64_t kSums = 8;
@@ -105,9 +105,9 @@ void gather_on_cpu(const at::Tensor& input, double* means, double* spreads) {
   });
 }
 
-// Moments over all dimensions except the channels, in double whatever the input's dtype is. On the
-// CPU by loops of our own: LibTorch would first make a copy in double, and take several times as
-// long as the norm itself.
+// Moments over all dimensions except the channels, in double whatever the input's dtype is. The CPU
+// has loops of our own: LibTorch would first make a copy in double, and take several times as long
+// as the norm itself.
 void gather(const at::Tensor& input, StatisticsLog::Statistics& statistics) {
   c10::NoGradGuard no_grad;
   statistics.elements = input.numel() / input.size(1);
@@ -153,8 +153,8 @@ void gather_instances(const at::Tensor& input, StatisticsLog::Statistics& statis
                               statistics.spread, /*momentum=*/1);
 }
 
-// A copy with the input's strides, because the order of sums depends on them: also of an expanded
-// tensor, whose strides are 0 where it repeats itself.
+// A copy with the input's strides, because the order of sums depends on them. That includes an
+// expanded tensor, whose strides are 0 where it repeats itself.
 at::Tensor copy_of(const at::Tensor& input) {
   c10::NoGradGuard no_grad;
   at::Tensor once = input.detach();
@@ -220,7 +220,7 @@ class UpdateKernel : public c10::OperatorKernel {
     } else if (is_plain) {
       statistics.input = copy_of(input);
       statistics.modes.emplace();
-      // LibTorch's instance norm makes an update even of no rows: of values that are not numbers.
+      // LibTorch's instance norm makes an update even if there are no rows: with NaN.
       statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
     } else {
       const GatheringScope gathering;
@@ -252,7 +252,7 @@ at::Tensor blended(const at::Tensor& running, const at::Tensor& fresh, double mo
   return fresh.to(at::kDouble) * momentum + running.to(at::kDouble) * (1 - momentum);
 }
 
-// Of a buffer among these; -1: undefined.
+// The index of `tensor` in `buffers`; -1 if it is undefined.
 int64_t number_of(const at::Tensor& tensor, const std::vector<at::Tensor>& buffers) {
   if (!tensor.defined()) return -1;
   for (size_t k = 0; k < buffers.size(); ++k) {
@@ -303,7 +303,7 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
 void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
   // On meta there are no values that could depend on timing.
   if (!tensor.defined() || tensor.is_meta()) return;
-  modules_.back().push_back(tensor);  // alive
+  modules_.back().push_back(tensor);  // keeps it alive
   const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
   if (memory == nullptr) return;
   const auto [place, fresh] =
@@ -334,7 +334,7 @@ bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const
   if (!several_stages_ || tensor.is_meta() || storage_of(tensor) == nullptr) return false;
   if (must_wait(tensor)) return true;
   if (use_ == nullptr) return false;
-  // What no layer has registered may also be a temporary of a layer's own, for this update alone.
+  // A tensor that no layer has registered may be a layer's temporary, for this update alone.
   const auto found = owners_.find(storage_of(tensor));
   const bool is_registered = found != owners_.end();
   if (is_registered && found->second.stage == stage) return false;
@@ -404,7 +404,7 @@ void StatisticsLog::put(Entry entry) {
   next_ = entries_.size();
 }
 
-// Merges what put() has left alone.
+// Merges the entries that put() has not merged.
 void StatisticsLog::merge_in_order() {
   const bool any_order = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
     return entry.place.deferred && entry.place.any_order;

@@ -1,26 +1,25 @@
 // Running statistics: how they are updated when a mini-batch passes a norm in micro-batches.
 //
 // - Plain: each micro-batch updates them once, as a loop over micro-batches would. A recompute does
-//   not update them again. Statistics that several stages share, or may share (StatisticsUse), are
-//   not updated while the stages run, because that would be a race; those of a stage whose forwards
-//   a schedule runs out of order
-//   are not, because the later of two updates counts more. Their updates are logged, and committed
-//   after the run in the loop's order. The log has a copy of each input of the norms that use them,
-//   so it takes memory for a whole mini-batch.
+//   not update them again. Two kinds of statistics are not updated while the stages run: those that
+//   several stages share, or may share (StatisticsUse), because that would be a race, and those of
+//   a stage whose forwards a schedule runs out of order, because the later of two updates counts
+//   more. Their updates are logged, and committed after the run in the loop's order. The log has a
+//   copy of each input of the norms that use them, so it takes memory for a whole mini-batch.
 // - Deferred: micro-batches are normalized by their own statistics. After the whole mini-batch the
 //   running statistics are updated once, as if the layer had seen it as one batch (GPipe, Huang et
 //   al. 2018, section 2; unbiased variance, like torch::nn::BatchNorm). In a stage with forwards
 //   out of order, each micro-batch's moments are kept until then and added up in the loop's order.
 //
-// Both work on operators: those that update running statistics, and the addition that counts
+// Both ways intercept operators: those that update running statistics, and the addition that counts
 // batches. So they work for any module that calls these operators; the user's modules are neither
-// replaced nor changed. What a norm returns in training does not depend on its running statistics,
+// replaced nor changed. The output of a norm in training does not depend on its running statistics,
 // so an operator that must not change them gets zeros in their place.
 //
-// Limits: a module that reads its running statistics in a training forward sees those from before
-// the mini-batch if they are deferred, shared, or of a stage with forwards out of order. A module
-// that is not a torch::nn::BatchNorm and derives its momentum from its counter is updated with the
-// momentum of that time.
+// Limits: a module that reads its running statistics in a training forward sees the values from
+// before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. If
+// a module is not a torch::nn::BatchNorm and derives its momentum from its counter, the update uses
+// the momentum that the module had in its forward.
 #ifndef GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
 #define GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
 
@@ -48,7 +47,7 @@ class TrackedStatistics {
   explicit TrackedStatistics(int64_t stages, StatisticsUse* use = nullptr)
       : several_stages_(stages > 1), use_(use) {}
 
-  // Adds those of `layer`, which belongs to `stage`, and of the modules in it.
+  // Adds the statistics of `layer`, which belongs to `stage`, and of the modules in it.
   void add(int64_t stage, torch::nn::Module& layer);
 
   struct Counter {
@@ -57,19 +56,19 @@ class TrackedStatistics {
   // Null if `tensor` is not a counter.
   const Counter* counter(const at::Tensor& tensor) const;
 
-  // Whether modules of several stages have it, or another tensor with its memory.
+  // Whether modules of several stages have the tensor, or another tensor with its memory.
   bool is_shared(const at::Tensor& tensor) const;
 
-  // Whether updates must not be made before the run has ended, because another stage than the one
-  // that has registered it makes some, too.
+  // Whether updates of the tensor must not be made before the run has ended, because another stage
+  // than the one that has registered it updates it, too.
   bool must_wait(const at::Tensor& tensor) const;
-  // As must_wait(), for an update that `stage` is about to make. Throws c10::Error if it turns out
-  // only now that several stages make some.
+  // The same for an update that `stage` is about to make. Throws c10::Error if it turns out only
+  // now that several stages update the tensor.
   bool must_wait(int64_t stage, const at::Tensor& tensor) const;
 
  private:
   struct Owner {
-    int64_t stage;  // StatisticsUse::kSeveral: several have registered it
+    int64_t stage;  // StatisticsUse::kSeveral: several stages have registered it
     bool alone;     // no other stage updates it
     size_t module;  // in modules_
   };
@@ -79,12 +78,12 @@ class TrackedStatistics {
   StatisticsUse* use_;
   absl::flat_hash_map<const c10::TensorImpl*, Counter> counters_;
   absl::flat_hash_map<const c10::StorageImpl*, Owner> owners_;
-  std::vector<std::vector<at::Tensor>> modules_;  // what each has
+  std::vector<std::vector<at::Tensor>> modules_;  // the tensors of each module
 };
 
 // Updates that are to be made after the run.
 //
-// Thread-safety: none; it is written by one stage's worker and committed after that has stopped.
+// Thread-safety: none; one stage's worker writes it, and it is committed after that has stopped.
 class StatisticsLog {
  public:
   // Where an update belongs.
@@ -98,15 +97,15 @@ class StatisticsLog {
     bool any_order = false;  // the micro-batches come in any order
   };
   struct Statistics {
-    at::Tensor running_mean;  // if one of the two is undefined, it is not updated
+    at::Tensor running_mean;  // this one and running_var: not updated if undefined
     at::Tensor running_var;
     double momentum = 0;
-    int64_t instances = 0;  // of an instance norm; 0: a batch norm
+    int64_t instances = 0;  // the number of instances of an instance norm; 0: a batch norm
     // Not deferred: LibTorch's operator makes the update, from a copy of its input. Computing the
     // update from mean and variance would take less memory, but would not always give the same last
     // bit.
     at::Tensor input;
-    // The modes that the layer ran under: it may have an autocast or a rounding of its own.
+    // The modes that the layer ran under: it may set autocast or rounding itself.
     std::optional<CallerState> modes;
     // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
     // means and sums of squared deviations, of shape (C).
@@ -123,8 +122,8 @@ class StatisticsLog {
 
   // The deferred updates of all stages' logs as numbers, for another replica, which has the same
   // stages and other micro-batches. add_numbers() adds those of another replica to the logs here.
-  // `buffers`: of all layers here, in the same order in all replicas. Throws c10::Error for
-  // statistics that are none of them.
+  // `buffers`: those of all layers of this process, in the same order in all replicas. Throws
+  // c10::Error for statistics that are not among them.
   //
   // Requirements: nothing but deferred updates, in any order.
   static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages,
@@ -132,7 +131,7 @@ class StatisticsLog {
   static void add_numbers(std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers,
                           const std::vector<double>& numbers);
-  // [buffer] Whether the logs will update it.
+  // Returns, by buffer, whether the logs will update it.
   static std::vector<bool> updated(const std::vector<StatisticsLog>& stages,
                                    const std::vector<at::Tensor>& buffers);
 
@@ -160,12 +159,12 @@ class StatisticsLog {
 };
 
 enum class RunningStatistics : uint8_t {
-  kUpdate,  // like the module on its own; shared ones, and any out of order, through the log
+  kUpdate,  // like the module on its own; through the log if shared or out of order
   kKeep,    // in a recompute: leave them unchanged
   kDefer,   // through the log, once per mini-batch
 };
 
-// While it lives, sets the policy for the norms called on this thread.
+// While the scope lives, it sets the policy for the norms called on this thread.
 //
 // Requirements: it is used under an InterceptionScope.
 class RunningStatisticsScope {
@@ -191,11 +190,11 @@ class RunningStatisticsScope {
   RunningStatistics policy() const { return policy_; }
   void update(StatisticsLog::Statistics statistics);
 
-  // Whether an operator has made an update of it here.
+  // Whether an operator has updated this tensor in this scope.
   bool has_updated(const at::Tensor& tensor) const;
 
  private:
-  // Whether the module itself makes the update, unless stages share what is updated.
+  // Whether the module itself makes the update, unless stages share the statistics.
   bool updates_at_once() const {
     return policy_ == RunningStatistics::kUpdate && !place_.any_order;
   }

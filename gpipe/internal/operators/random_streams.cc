@@ -21,7 +21,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Stands for a layer where leaves accumulate: they may belong to several layers, or to none.
+// The layer number while leaves accumulate: they may belong to several layers, or to none.
 constexpr int64_t kLeaves = -2;
 
 thread_local RandomStreams* current_draws = nullptr;
@@ -64,7 +64,7 @@ bool has_generators(c10::Device device) {
   return device.is_cpu() || device.is_cuda() || device.is_mps() || device.is_xpu();
 }
 
-// Held while an operator draws from a generator that a layer gives.
+// The mutex that is held while an operator draws from a generator that a layer gives.
 std::mutex& given_generators_mutex() {
   static auto* const mutex = new std::mutex;
   return *mutex;
@@ -83,7 +83,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       c10::IValue& value = (*stack)[base + i];
       if (schema[i].name() != "generator") continue;
       if (!value.isNone()) {
-        // Until the operator has drawn: a stage that shares the generator must not come between.
+        // Locked until the operator has drawn: a stage with the same generator must not come
+        // between.
         if (!of_given.owns_lock()) of_given.lock();
         value = c10::IValue(draws->given(value.toGenerator()));
         continue;
@@ -126,8 +127,9 @@ const c10::IValue* find_argument(const c10::OperatorHandle& op, const torch::jit
   return index ? &arguments_of(op, stack)[*index] : nullptr;
 }
 
-// While it lives, the default generator of a device is in the state of another one. Only one lives
-// at a time; what else draws from it meanwhile, outside of pipelines, gets numbers of ours.
+// While the scope lives, the default generator of a device is in the state of another generator.
+// Only one scope lives at a time. Code outside of pipelines that draws from the default generator
+// meanwhile gets numbers of ours.
 class DefaultGeneratorScope {
  public:
   explicit DefaultGeneratorScope(const at::Generator& state)
@@ -166,8 +168,8 @@ void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet k
   op.redispatchBoxed(after_interception(keys), stack);
 }
 
-// Recurrent layers of cuDNN, MIOpen and Metal keep a state of their own for dropout between their
-// layers, which goes on from call to call.
+// Recurrent layers of cuDNN, MIOpen and Metal keep a random state of their own for the dropout
+// between their layers, and it goes on from call to call.
 void without_repetition(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                         torch::jit::Stack* stack) {
   const bool drops = find_argument(op, *stack, "train")->toBool() &&
@@ -303,7 +305,7 @@ at::Generator RandomStreams::given(const at::Generator& generator) {
   } else if (checkpoint_phase() == CheckpointPhase::kRecomputing &&
              given_->next < given_->states.size()) {
     const at::Generator& state = given_->states[given_->next++];
-    // A copy: a graph that is kept is recomputed again.
+    // A copy, because a graph that is kept is recomputed again.
     if (state.device() == generator.device()) return state.clone();
   }
   return generator;

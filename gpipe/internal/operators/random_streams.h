@@ -30,23 +30,23 @@ struct DrawRecord {
   int64_t number;  // index of the draw within the layer
 };
 
-// While it is set (RandomStreams::record), what draws takes these generators, one for each draw,
-// unseeded: a graph of kernels is recorded, and will be replayed for other micro-batches.
+// While it is set (RandomStreams::record), operators that draw take these generators, one for each
+// draw, unseeded: a graph of kernels is recorded, and will be replayed for other micro-batches.
 struct DrawRecorder {
   struct Draw {
     int64_t layer;
     int64_t number;  // index of the draw within the layer
   };
   std::vector<at::Generator> generators;
-  std::vector<Draw> draws;  // those that were made
+  std::vector<Draw> draws;  // the draws that were made
 };
 
 // The generators that a layer gave to operators in the forward of a checkpointed cell, as they were
-// before each draw, so that the recompute draws the same and leaves the layer's own alone. A value
-// type.
+// before each draw, so that the recompute draws the same and leaves the layer's own generators
+// alone. A value type.
 struct GivenGenerators {
   std::vector<at::Generator> states;  // [draw]
-  size_t next = 0;                    // that the recompute will use
+  size_t next = 0;                    // the state that the recompute will use next
 };
 
 // The generators of one stage or one loop.
@@ -76,23 +76,23 @@ class RandomStreams {
 
   // How often generator() was called.
   int64_t draws() const { return draws_; }
-  // How often given() was.
+  // How often given() was called.
   int64_t given_draws() const { return given_draws_; }
 
-  // Null ends the recording. Throws, in generator(), c10::Error for a draw on another device or
-  // without a generator left.
+  // Starts a recording; null ends it. Meanwhile generator() throws c10::Error for a draw on another
+  // device, or if no generator is left.
   void record(DrawRecorder* recorder) { recorder_ = recorder; }
-  // Throws c10::Error while something is recorded: `what`, from which numbers are drawn, would give
-  // every replay the same ones.
+  // Throws c10::Error while something is recorded: numbers drawn from `what` would be the same ones
+  // in every replay.
   void check_not_recording(const char* what) const;
   // The seed that generator() would give the generator of this draw.
   static uint64_t seed_of_draw(uint64_t step_seed, int64_t micro_batch,
                                const DrawRecorder::Draw& draw);
 
-  // What to draw from instead of a generator that the layer gave.
+  // The generator to draw from instead of one that the layer gave.
   at::Generator given(const at::Generator& generator);
 
-  // The current one of this thread, or null.
+  // The current RandomStreams of this thread, or null.
   static RandomStreams* current();
 
  private:
@@ -145,7 +145,7 @@ class RandomStreamsScope {
 // A step's seed, drawn from the process's CPU generator, so that it follows torch::manual_seed.
 uint64_t draw_step_seed();
 
-// With what torch::manual_seed has seeded that generator last.
+// The seed that torch::manual_seed has given that generator last.
 uint64_t process_seed();
 
 }  // namespace gpipe::internal

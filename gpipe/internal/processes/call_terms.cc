@@ -7,7 +7,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr char kEnd = '\0';  // of a text; no text has it within
+constexpr char kEnd = '\0';  // ends a text; no text contains it
 
 template <typename Number>
 Number number_of(const std::string& text) {
@@ -22,7 +22,7 @@ Number number_of(const std::string& text) {
 
 std::string rank_text(size_t rank) { return "rank " + std::to_string(rank); }
 
-// Of the ranks [begin, end).
+// The number of rows that the replica of the ranks [begin, end) was given.
 int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_t end,
                         size_t first) {
   const int64_t rows = terms.at(first).rows;

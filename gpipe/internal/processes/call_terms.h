@@ -1,4 +1,4 @@
-// CallTerms: what each process says at the begin of a call, so that all do the same.
+// CallTerms: what each process tells the others at the start of a call, so that all do the same.
 #ifndef GPIPE_INTERNAL_PROCESSES_CALL_TERMS_H_
 #define GPIPE_INTERNAL_PROCESSES_CALL_TERMS_H_
 
@@ -15,13 +15,13 @@ namespace gpipe::internal {
 
 // A value.
 struct CallTerms {
-  // What must be the same everywhere: what it is, and its value, as they stand in a message.
+  // Values that must be the same everywhere: (name, value), both as an error message prints them.
   std::vector<std::pair<std::string, std::string>> same;
-  // Of the inputs, or the targets, that this process was given; -1: none.
+  // The number of rows of the inputs, or the targets, that this process was given; -1: none.
   int64_t rows = -1;
-  // Drawn here, for the step's random numbers. Rank 0's counts.
+  // The seed of the step's random numbers, drawn in this process. Rank 0's is used.
   uint64_t seed = 0;
-  // How often the pipeline's zero_grad() was called here: as often as steps were meant to be.
+  // How often the pipeline's zero_grad() was called in this process: once for each intended step.
   int64_t zero_grads = 0;
   // [tie] As TieCopies::changed().
   std::string changed_ties = {};
@@ -33,21 +33,21 @@ struct CallTerms {
   static CallTerms from_bytes(std::string_view bytes);
 };
 
-// What differs, as a message that names two ranks and the values of both; none if nothing does.
-// `terms`: by rank, at least one. Every process that gets the same terms finds the same.
+// The first difference, as a message that names two ranks and the values of both; none if there is
+// none. `terms`: by rank, at least one. Every process that gets the same terms finds the same.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
 
-// A warning that names two ranks which have called zero_grad() another number of times, as one that
-// has missed a call has; none where nobody has.
+// A warning that names two ranks that have not called zero_grad() equally often, for example
+// because one has missed a call; empty if all have called it equally often.
 std::string zero_grads_text(const std::vector<CallTerms>& terms);
 
-// [tie] '1' where a process says so.
+// The combined CallTerms::changed_ties: [tie] '1' where any process has '1'.
 std::string changed_ties(const std::vector<CallTerms>& terms);
 
-// How many rows the mini-batch has, over all replicas of `world`: those that the processes of their
-// first stages, number `first` in each, were given. Throws std::invalid_argument if one was given
-// none, or another process of its replica another number; or if a replica was not given the rows of
-// its own among the `chunks` (World::rows).
+// How many rows the mini-batch has, over all replicas of `world`: the sum of the rows that process
+// `first` of each replica, which has the first stage, was given. Throws std::invalid_argument if
+// such a process was given none, if another process of its replica was given another number, or if
+// a replica was not given its own rows of the `chunks` (World::rows).
 int64_t rows_of(const std::vector<CallTerms>& terms, const World& world, int64_t first,
                 int64_t chunks);
 

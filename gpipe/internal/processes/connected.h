@@ -13,8 +13,8 @@ class Connected {
   Connected& operator=(const Connected&) = delete;
 };
 
-// True at the first call in which the process is connected, then never again: for one warning.
-// Thread-safe.
+// True in the first call while this process is connected, then never again: for a warning that is
+// given once. Thread-safe.
 bool first_alone_while_connected();
 
 }  // namespace gpipe::internal

@@ -19,7 +19,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr char kEnd = '\0';  // of a text; no text has it within
+constexpr char kEnd = '\0';  // ends a text; no text contains it
 
 struct Named {
   bool is_buffer = false;
@@ -53,16 +53,16 @@ int64_t number_of(const std::string& text) {
   return number;
 }
 
-// One tensor of a layer, as it is told.
+// One tensor of a layer, as a process tells the others.
 struct Registration {
   size_t layer = 0;
   bool is_buffer = false;
-  std::string name;  // empty: none, but the layer has changed
+  std::string name;  // empty: no tensor, it says only that the layer has changed
   c10::ScalarType type = c10::ScalarType::Undefined;
   bool requires_grad = false;
   std::vector<int64_t> shape;
-  std::string same_as;  // "layer.label" of what it is one tensor with; empty: it is its own
-  std::string values;   // of a new parameter, where there are replicas: a hash
+  std::string same_as;  // "layer.label" of an earlier entry that is the same tensor; empty: none
+  std::string values;   // a hash of the values of a new parameter, if there are replicas
 
   void append_to(std::string& bytes) const {
     for (const std::string& text :
@@ -95,8 +95,8 @@ std::vector<Registration> registrations_of(const std::string& bytes) {
   return all;
 }
 
-// The first parameter that two replicas have registered alike, but with other values; none: they
-// differ in something else.
+// The first parameter that two replicas have registered alike, but with different values; none if
+// the replicas differ in something else.
 std::optional<Registration> with_other_values(std::vector<Registration> here,
                                               std::vector<Registration> there) {
   std::optional<Registration> found;
@@ -114,7 +114,7 @@ std::optional<Registration> with_other_values(std::vector<Registration> here,
   return rest_here == rest_there ? found : std::nullopt;
 }
 
-// The first of `known` that `names` does not have behind those before it; null: all are there.
+// The first of `known` that `names` lacks, or has in another order; null: all are there in order.
 const std::string* first_missing(const std::vector<std::string>& known,
                                  const std::vector<std::string>& names) {
   auto position = names.begin();
@@ -126,7 +126,8 @@ const std::string* first_missing(const std::vector<std::string>& known,
   return nullptr;
 }
 
-// "a.b.weight" is the weight of b in a; what is missing on the way is made.
+// Registers `tensor` under a name such as "a.b.weight", the weight of b in a. Modules that are
+// missing on the way are made.
 void put(torch::nn::Module& layer, const Registration& one, const at::Tensor& tensor) {
   std::vector<std::string> path = absl::StrSplit(one.name, '.');
   const std::string name = std::move(path.back());
@@ -172,7 +173,7 @@ std::string LateRegistrations::news() const {
   }
   std::string bytes;
   if (changed.empty()) return bytes;
-  // What all know comes first, so that they find there what a new name shares.
+  // Tensors that all processes know come first, so that they find there what a new name shares.
   std::unordered_map<const c10::TensorImpl*, std::string> places;
   for (const Known& layer : layers_) {
     for (const Named& item : all_of(*layer.module)) {
@@ -182,7 +183,7 @@ std::string LateRegistrations::news() const {
     }
   }
   for (const size_t k : changed) {
-    Registration changed_layer;  // it may have nothing any more
+    Registration changed_layer;  // sent in any case: the layer may have no tensors any more
     changed_layer.layer = k;
     changed_layer.append_to(bytes);
     for (const Named& item : all_of(*layers_[k].module)) {

@@ -1,8 +1,8 @@
-// LateRegistrations: what layers register after the pipeline was made, in a forward say, told to
-// the processes that have these layers on meta.
+// LateRegistrations: tells the processes that have a layer on meta what it registers after the
+// pipeline was made, for example in a forward.
 //
-// All processes number, hash and save the parameters of the whole model, so all have the same
-// names: this keeps it so.
+// All processes number, hash and save the parameters of the whole model, so all must have the same
+// names. This class keeps them the same.
 #ifndef GPIPE_INTERNAL_PROCESSES_LATE_REGISTRATIONS_H_
 #define GPIPE_INTERNAL_PROCESSES_LATE_REGISTRATIONS_H_
 
@@ -28,19 +28,19 @@ class LateRegistrations {
   LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const Residence& residence,
                     const World& world);
 
-  // What the layers that are here have, and other processes do not know; empty: nothing.
+  // What the layers of this process have that other processes do not know; empty: nothing.
   std::string news() const;
 
-  // Registers in the layers of other processes what those have registered: tensors of the same
-  // shapes and types on meta, under the same names, and one tensor where theirs is one. `news`: of
-  // all processes, by rank. Throws FoundByAll, and changes nothing, if a layer does not have any
-  // more what it had, or has registered something else in another replica: other names, shapes or
-  // types, or a parameter with other values.
+  // Registers in the layers of other processes what those processes have registered: tensors of the
+  // same shapes and types on meta, under the same names, and one tensor under several names where
+  // the other process has that. `news`: by rank, of all processes. Throws FoundByAll, and changes
+  // nothing, if a layer has lost something that it had, or has registered something else in another
+  // replica: other names, shapes or types, or a parameter with other values.
   //
   // Throws c10::Error if LibTorch refuses a name here, which it may in this process alone: a layer
   // may have registered an undefined tensor under it. So nothing counts as known by all until
   // know(), which gets what take() has returned.
-  using Names = std::map<size_t, std::vector<std::string>>;  // [layer] of those that have changed
+  using Names = std::map<size_t, std::vector<std::string>>;  // [layer], only layers that changed
   Names take(const std::vector<std::string>& news);
   void know(Names names);
 

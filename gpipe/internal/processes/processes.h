@@ -20,7 +20,8 @@
 
 namespace gpipe::internal {
 
-// All processes make the same calls in the same order. Whoever does not is named, on all of them.
+// All processes make the same calls in the same order. If a rank does not, all of them throw an
+// error that names it.
 //
 // Thread-safety: one call at a time, which may come from any thread.
 class Processes {
@@ -29,43 +30,45 @@ class Processes {
 
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  // Numbers what the processes make in the same order, pipelines say: 0, 1, ... In a call: the
-  // next one, until take_number() says that it is made. That comes behind the last exchange of the
-  // call, so that all take it, or none.
+  // The number of the next object that the processes make in the same order, for example a
+  // pipeline: 0, 1, ... It stays the same until take_number(). Call take_number() behind the last
+  // exchange of the call that makes the object, so that all processes take the number, or none.
   virtual int64_t next_number() = 0;
   virtual void take_number() = 0;
 
-  // One call, e.g. a step, from its begin to its end; see in_call().
+  // One call, e.g. a step, from its start to its end; see in_call().
   class Call {
    public:
     virtual ~Call() = default;
-    // This process has done its part, or throws what all of them throw.
+    // Says that this process has done its part. Throws what all of them throw if the call failed.
     virtual void done() = 0;
-    // Called where an exception is handled that ends the call here: all others stop, and learn why.
+    // Called in a handler of an exception that ends the call in this process: all other processes
+    // stop, and learn why.
     virtual void failed() noexcept = 0;
-    // Called where what is handled is thrown by all processes at once: they may go on.
+    // Called in a handler of an exception that all processes throw at once: they may go on.
     virtual void failed_on_all() noexcept = 0;
   };
   // Throws DistributedFailure if another process has failed since the last call.
   virtual std::unique_ptr<Call> begin_call() = 0;
 
-  // The following are called in a call, and throw DistributedFailure if another process fails.
+  // The functions below are called in a call, and throw DistributedFailure if another process
+  // fails.
 
   // Each process gives a value; all get the values of all, by rank. At most 500 kB in all; see
-  // exchange_long(). `is_patient`: the others come from work of any length.
+  // exchange_long(). `is_patient`: wait without a limit, as other processes may still be computing.
   virtual std::vector<std::string> exchange(const std::string& name, const std::string& value,
                                             bool is_patient) = 0;
   // Throws on all processes, naming two values, if `value` is not the same everywhere. At most a
   // megabyte.
   virtual void agree(const std::string& name, const std::string& value) = 0;
 
-  // A message to another process, or the room for one from it: contiguous, on the CPU.
+  // A message to another process, or the memory for one from it: contiguous, on the CPU.
   struct Parcel {
     int64_t process = 0;
     at::Tensor bytes;
   };
-  // Sends and receives all of them, and returns when all have arrived. Between two processes they
-  // go in the order of the lists, and each is received into as many bytes, or more.
+  // Sends and receives all of these messages, and returns when all have arrived. Between two
+  // processes they go in the order of the lists. Each is received into as many bytes, or more.
   virtual void move(const std::vector<Parcel>& sends, const std::vector<Parcel>& receives) = 0;
 
   // The transport of one run.
@@ -73,20 +76,20 @@ class Processes {
    public:
     // After a run without a failure: waits until all that was sent has arrived.
     virtual void finish() = 0;
-    // Whether packets are handed to it, and come, on the device that begin_run() was given; else
-    // they are on the CPU.
+    // Whether packets are handed to this transport, and arrive, on the device that begin_run() was
+    // given; otherwise they are on the CPU.
     virtual bool is_on_device() const { return false; }
   };
-  // Whether workers of one process, too, get copies of each other's packets. For tests.
+  // Whether workers of the same process, too, get copies of each other's packets. For tests.
   virtual bool copies_within() const { return false; }
-  // What is learnt in the runs of one program. Whoever keeps the program keeps it.
+  // What the runs of one program learn for later ones. It is kept with the program.
   class Messages {
    public:
     virtual ~Messages() = default;
   };
-  // `program` outlives the run. `messages`: null in the first run of the program. `current_layer`:
-  // what a stage of this process runs, to say where an exception was thrown. `device`: that of all
-  // stages of this process.
+  // `program` outlives the run. `messages`: null in the first run of the program. `current_layer`
+  // says what a stage of this process runs, for the message of an exception. `device`: the one that
+  // all stages of this process are on.
   virtual std::unique_ptr<Run> begin_run(const Program& program,
                                          const std::vector<int64_t>& process_of_worker,
                                          std::shared_ptr<Messages>& messages,
@@ -94,30 +97,30 @@ class Processes {
                                          c10::Device device) = 0;
 };
 
-// As Processes::exchange(), of values of any length: what is too long for one message goes in
-// several.
+// Like Processes::exchange(), for values of any length: a value that is too long for one message
+// goes in several.
 std::vector<std::string> exchange_long(Processes& processes, const std::string& name,
                                        const std::string& value, bool is_patient = false);
 
-// What is thrown by all processes at once, because all of them found the same: no process has
-// failed, and the next call may follow. Processes::agree() and exchange() throw it where they do
-// not return the same on all.
+// The exception that all processes throw at once, because all of them found the same error: no
+// process has failed, and the next call may follow. Processes::agree() and exchange() throw it
+// where they do not return the same on all processes.
 //
 // It is thrown within in_call(), which throws `error` instead.
 struct FoundByAll {
   std::exception_ptr error;
 };
-// Throws it, with a c10::ValueError.
+// Throws FoundByAll with a c10::ValueError as its error.
 [[noreturn]] void found_by_all(const std::string& what);
 
-// Throws c10::ValueError where inside_pipeline() is true. `what`: as a sentence begins.
+// Throws c10::ValueError where inside_pipeline() is true. `what` begins the message.
 void check_outside_of_pipelines(const char* what);
 
-// Runs `body` as a call of all processes; alone, if there are none. Throws c10::ValueError in the
-// midst of a pipeline's run.
+// Runs `body` as a call of all processes, or alone if `processes` is null. Throws c10::ValueError
+// in the middle of a pipeline's run.
 //
 // Requirements: `body` exchanges something in each call, and nothing behind its last exchange can
-// throw: a call goes well in all processes, or in none.
+// throw, so that a call succeeds in all processes or in none.
 template <typename Body>
 auto in_call(Processes* processes, const Body& body) {
   check_outside_of_pipelines(

@@ -1,4 +1,4 @@
-// Residence: in which process each stage of a placement is, and which are here.
+// Residence: in which process each stage of a placement is, and which stages are in this one.
 #ifndef GPIPE_INTERNAL_PROCESSES_RESIDENCE_H_
 #define GPIPE_INTERNAL_PROCESSES_RESIDENCE_H_
 
@@ -12,10 +12,10 @@ namespace gpipe::internal {
 // A value.
 class Residence {
  public:
-  // All stages are here.
+  // One process has all stages.
   explicit Residence(const Placement& placement) : Residence(placement, 0, 1) {}
-  // Process `rank` of `size`. Throws std::invalid_argument that says what to do if the placement's
-  // processes are not exactly these: without Placement::processes each has one worker.
+  // For process `rank` of `size`. Throws std::invalid_argument that says what to do if the
+  // placement's processes are not exactly these. Without Placement::processes each has one worker.
   Residence(const Placement& placement, int64_t rank, int64_t size);
 
   bool has_stage(int64_t stage) const { return process_of_stage(stage) == rank_; }
@@ -23,7 +23,7 @@ class Residence {
     return process_of_stage_.at(static_cast<size_t>(stage));
   }
   const std::vector<int64_t>& process_of_worker() const { return process_of_worker_; }
-  // Those that are here, ascending.
+  // The workers of this process, ascending.
   const std::vector<int32_t>& workers() const { return workers_; }
 
  private:

@@ -137,12 +137,13 @@ void TieCopies::share(const std::string& changed) {
   }
   for (const size_t k : owned) shared_[k] = now(ties_[k]);
   if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
-  // An optimizer changes what has a gradient.
+  // An optimizer changes the parameters that have a gradient.
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
   has_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
   for (const auto& [k, values] : copies) {
-    // A model that was built on meta has only what layers here have registered; what a layer uses
-    // without registering it stays on the host when the layer is moved.
+    // If the model was built on meta, only parameters that layers here have registered have memory.
+    // A parameter that a layer uses without registering it stays on the host when the layer is
+    // moved.
     if (ties_[k].tensor.device() != device_) give_memory(ties_[k].tensor, device_);
     at::Tensor copy = ties_[k].tensor.detach();
     copy.copy_(values);

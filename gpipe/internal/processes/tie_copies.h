@@ -17,37 +17,37 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class TieCopies {
  public:
-  // `world` and `residence`: of this process, with so many stages in all. `device`: of the stages
-  // of this process.
+  // `world` and `residence` are those of this process; `stages` is the number of stages in all.
+  // `device`: the one of the stages of this process.
   TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
             c10::Device device);
 
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
 
-  // [tie] '1' where this process owns it and may have changed it since it was shared, or never
-  // shared it; '0' for the others. LibTorch's SGD changes no version counter, so one that has got a
-  // gradient may have changed. Other changes that leave version counters as they are are not seen.
+  // [tie] '1' if this process owns the parameter and has never shared it, or may have changed it
+  // since; '0' otherwise. LibTorch's SGD changes no version counter, so a parameter that has got a
+  // gradient may have changed. Other changes without a new version are not seen.
   std::string changed() const;
-  // [tie] '1' where it requires a gradient in this process, '0' where it is frozen, '-' where it is
-  // not here.
+  // [tie] '1' if the parameter requires a gradient in this process, '0' if it is frozen, '-' if it
+  // is not in this process.
   std::string trained() const;
-  // Throws FoundByAll for one that its owner trains, and a process with a copy has frozen: the
-  // owner would get a part of its gradient. (What the owner alone has frozen gets none.) `trained`:
-  // of all processes, by rank.
+  // Throws FoundByAll for a parameter that its owner trains and a process with a copy has frozen:
+  // the owner would get only a part of its gradient. (A parameter that only its owner has frozen
+  // gets no gradient.) `trained`: of all processes, by rank.
   void check_trained(const std::vector<std::string>& trained) const;
   // Called when a run may add to gradients.
   void note_gradients() { has_gradients_ = true; }
-  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy, which
-  // the owner does not get: it is dropped. And, unless the run `records`
-  // (ModelState::check_parameters says so then), if layers here have changed a parameter, whose
-  // copies have the values of before.
+  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: the
+  // owner does not get that gradient, so it is dropped. Unless the run `records`, it also throws if
+  // layers of this process have changed a parameter, since its copies have the values from before.
+  // (If the run records, ModelState::check_parameters reports that.)
   void check_run(bool records) const;
-  // Gives the owners' values of these to the copies, in each replica. `changed`: [tie], the same in
-  // all processes. Called within in_call(), by all processes.
+  // Gives the owners' values of the changed parameters to the copies, in each replica. `changed`:
+  // [tie], the same in all processes. Called within in_call(), by all processes.
   //
-  // A failure elsewhere may end it in one process and not in another, so they count as shared only
-  // after note_shared(), which follows a later exchange of the same call.
+  // A failure elsewhere may end share() in one process and not in another. So the parameters count
+  // as shared only after note_shared(), which follows a later exchange of the same call.
   void share(const std::string& changed);
   void note_shared() noexcept;
 
@@ -63,10 +63,10 @@ class TieCopies {
   std::vector<TieEdge> edges_;
   World world_;
   c10::Device device_;
-  // [tie] Of a replica, ascending; the owner is first.
+  // [tie] The processes of a replica that have the parameter, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;
   std::vector<Shared> shared_;  // [tie] what was shared last
-  bool has_gradients_ = false;  // since a share() at which there were none
+  bool has_gradients_ = false;  // at the last share(), or perhaps since
 };
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-// Ties: parameters that stages of several processes, or on several devices, have.
+// Ties: parameters that stages of several processes, or on several devices, share.
 #ifndef GPIPE_INTERNAL_PROCESSES_TIES_H_
 #define GPIPE_INTERNAL_PROCESSES_TIES_H_
 
@@ -16,34 +16,35 @@
 
 namespace gpipe::internal {
 
-// The parameters that a layer uses: those that it has registered, under their names in it, and
-// those of others that it or a module in it names (TiedLayer), under none.
+// The parameters that a layer uses, with their names: first those that it has registered, under
+// their names within the layer, then those of other layers that it or a module in it names
+// (TiedLayer), under an empty name.
 std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer);
 
-// A parameter that layers in several places use: processes, or devices of one process. Each of
-// these has a copy; the first stage owns it, so the optimizer of its process updates it, where that
-// stage is. A micro-batch's terms of its gradient go from the last stage to the first, each of
-// which adds its own.
+// A parameter that layers in several places use. A place is a process, or a device of one process.
+// Each place has a copy. The first stage owns the parameter, so the optimizer of that stage's
+// process updates it. A micro-batch's terms of its gradient go from the last stage to the first;
+// each stage adds its own.
 struct Tie {
   std::string name;  // in the model, where it is registered
   at::Tensor tensor;
-  std::vector<int64_t> stages;  // that use it, ascending
+  std::vector<int64_t> stages;  // the stages that use it, ascending
 };
 
-// [stage] the number of the place where it is.
+// [stage] the number of the stage's place.
 using Places = std::vector<int64_t>;
 Places places_of(const Residence& residence, size_t stages);  // its process
 Places places_of(const std::vector<c10::Device>& of_stages);  // its device
 
-// In the order of the model; the same in all processes. Throws c10::ValueError for one that is used
-// in another place before a layer has registered it, or that none has.
+// The ties of a model in its order; the same in all processes. Throws c10::ValueError for one whose
+// first use is not in a layer that has registered it.
 std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places);
 
-// Where the terms of a tie leave a place.
+// Where the terms of a tie's gradient go from one place to another.
 struct TieEdge {
-  size_t tie = 0;  // number of
+  size_t tie = 0;  // its index
   int64_t source_stage = 0;
-  int64_t target_stage = 0;  // whose terms the source gets
+  int64_t target_stage = 0;  // the source gets the terms of this stage
 };
 std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places);
 

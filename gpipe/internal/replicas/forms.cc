@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 namespace {
 
-constexpr int64_t kMessage = 192;  // of a form; the numbers in it have 20 digits at most
+constexpr int64_t kMessage = 192;  // bytes for a form; each number in it has 20 digits at most
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::string form_of(const std::vector<at::Tensor>& tensors) {
     bytes += tensor.nbytes();
     trained += is_trained;
   }
-  // All processes have the same build, so the same hash.
+  // All processes have the same build, so they compute the same hash.
   return c10::str(tensors.size(), " tensors, ", trained, " of them require a gradient, ", bytes,
                   " bytes, ", std::hash<std::string>()(text));
 }

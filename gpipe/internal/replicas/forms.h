@@ -1,4 +1,4 @@
-// Forms: that replicas have the same tensors, before their bytes are moved.
+// Forms: checks that replicas have the same tensors, before their bytes are moved.
 #ifndef GPIPE_INTERNAL_REPLICAS_FORMS_H_
 #define GPIPE_INTERNAL_REPLICAS_FORMS_H_
 
@@ -11,12 +11,12 @@
 
 namespace gpipe::internal {
 
-// "12 tensors, 10 of them require a gradient, 4352 bytes, 9a3f..": of types and shapes, and which
-// of them require a gradient, in their order.
+// "12 tensors, 10 of them require a gradient, 4352 bytes, 93218..": the last number is a hash of
+// types, shapes and requires_grad, in the order of the tensors.
 std::string form_of(const std::vector<at::Tensor>& tensors);
 
-// Compares what this process has with the same process of each other replica. `forms`: [rank].
-// Throws FoundByAll that names two ranks. `what`: for the message.
+// Compares the form of each process with the same process of the other replicas. `forms`: [rank].
+// Throws FoundByAll that names two ranks if they differ. `what` names the tensors in the message.
 void check_forms(const World& world, const std::string& what,
                  const std::vector<std::string>& forms);
 
@@ -25,8 +25,8 @@ void check_forms(const World& world, const std::string& what,
 void agree_on_forms(const World& world, const std::string& what,
                     const std::vector<at::Tensor>& tensors);
 
-// Whether this process of all replicas has tensors of the same form. Called by these processes,
-// all of which find the same; the others may still be at something else.
+// Whether this process has tensors of the same form in all replicas. These processes call it
+// together and find the same; processes of other stages may still be computing.
 bool have_same_form(const World& world, const std::vector<at::Tensor>& tensors);
 
 }  // namespace gpipe::internal

@@ -11,16 +11,17 @@
 
 namespace gpipe::internal {
 
-// Where the tensors of a bucket are in its message: first whether each is there, then their values,
-// in the order of the bucket, each aligned as LibTorch aligns memory. It is as long whatever is
-// there.
+// Where the tensors of a bucket are in its message: first a byte for each that says whether it is
+// there, then their values in the order of the bucket, each aligned as LibTorch aligns memory. A
+// message is equally long whether or not tensors are there.
 class Packing {
  public:
-  // `parameters`: of the model; a tensor has its parameter's shape and type.
+  // `parameters`: those of the model. A tensor has its parameter's shape and type.
   Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket);
 
   int64_t bytes() const { return bytes_; }
-  // The message of these tensors, [parameter of the model]. Undefined ones are not there.
+  // The message of these tensors, [parameter of the model]. An undefined tensor counts as not
+  // there.
   at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
   // Contiguous views of a message, or, where the parameter is on an accelerator, copies of them
   // there; [place in the bucket].

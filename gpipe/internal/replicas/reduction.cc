@@ -21,8 +21,8 @@ namespace {
 
 using Parcel = Processes::Parcel;
 
-// Large enough that a message costs no more than its bytes, small enough that copies of it are
-// nothing beside the gradients.
+// Large enough that the number of messages costs nothing, small enough that the memory of their
+// copies is nothing beside the gradients.
 constexpr int64_t kBucketBytes = 16 << 20;
 
 std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
@@ -33,8 +33,8 @@ std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
   return bytes;
 }
 
-// The messages between the replicas: each owner has its parameters in buckets, of which number k of
-// all owners are moved in round k.
+// The messages between the replicas. Each owner has its parameters in buckets. Round k moves bucket
+// k of every owner.
 class Exchange {
  public:
   Exchange(const World& world, const std::vector<at::Tensor>& parameters,
@@ -48,14 +48,14 @@ class Exchange {
   }
 
   size_t rounds() const { return rounds_; }
-  // Null: the owner has fewer.
+  // Null: the owner has fewer buckets.
   const Bucket* bucket(int64_t owner, size_t round) const {
     const std::vector<Bucket>& all = buckets_[static_cast<size_t>(owner)];
     return round < all.size() ? &all[round] : nullptr;
   }
 
-  // From each replica to the owners. `tensors`: [parameter]. Calls take(bucket, [replica] messages)
-  // for the bucket that this replica owns, if it has one in this round.
+  // Adds the messages from each replica to the owners. `tensors`: [parameter]. Calls take(bucket,
+  // [replica] messages) for the bucket that this replica owns, if it has one in this round.
   template <typename Take>
   void add_scatter(size_t round, const std::vector<at::Tensor>& tensors, const Take& take) {
     for_each_other([&](int64_t owner) {
@@ -75,7 +75,8 @@ class Exchange {
     take(*own, std::move(messages));
   }
 
-  // From the owners to each replica. Calls take(bucket, message) for each bucket of others.
+  // Adds the messages from the owners to each replica. Calls take(bucket, message) for each bucket
+  // that another replica owns.
   template <typename Take>
   void add_gather(size_t round, const std::vector<at::Tensor>& tensors, const Take& take) {
     const Bucket* const own = bucket(world_.replica(), round);
@@ -115,8 +116,8 @@ class Exchange {
   std::vector<Parcel> receives_;
 };
 
-// [parameter] Who adds up: those that are trained are shared out among themselves, the others are
-// nobody's.
+// Returns, by parameter, the replica that adds up its gradients; kNobody if the parameter is
+// frozen. Frozen parameters do not count in the balance of bytes.
 std::vector<int64_t> owners_of_sums(const World& world, const std::vector<at::Tensor>& parameters) {
   std::vector<int64_t> bytes = sizes_of(parameters);
   for (size_t k = 0; k < parameters.size(); ++k) {
@@ -129,7 +130,7 @@ std::vector<int64_t> owners_of_sums(const World& world, const std::vector<at::Te
   return owners;
 }
 
-// Its own memory, laid out as the parameter.
+// A copy of `value` in memory of its own, laid out as the parameter.
 at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
   at::Tensor copy = at::empty_like(parameter);
   return copy.copy_(value);
@@ -137,7 +138,7 @@ at::Tensor copy_like(const at::Tensor& parameter, const at::Tensor& value) {
 
 struct OwnBucket {
   const Bucket* bucket = nullptr;
-  std::vector<at::Tensor> messages;  // [replica]; none from itself
+  std::vector<at::Tensor> messages;  // [replica]; undefined for this replica
 };
 
 void check(const at::Tensor& parameter, const at::Tensor& sum) {
@@ -161,12 +162,12 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
   for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
-  // A layer may have registered one in its first forward, which not all replicas run.
+  // A layer may have registered a parameter in its first forward, which not all replicas run.
   if (!have_same_form(world, parameters)) return false;
   Exchange exchange(world, parameters, owners_of_sums(world, parameters));
   OwnBucket own;
   std::vector<std::pair<const Bucket*, at::Tensor>> of_others;
-  // In each step, what is to be added up in one round, and what has been in the round before.
+  // Each step moves the gradients of one round and the sums of the round before.
   for (size_t step = 0; step <= exchange.rounds(); ++step) {
     own = OwnBucket();
     of_others.clear();
@@ -206,7 +207,7 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
     for (size_t place = 0; place < trees.size(); ++place) {
       const size_t parameter = (*own.bucket)[place];
       at::Tensor sum = trees[place].take();
-      // It may be a part of a message, where only one replica had any.
+      // If only one replica had a gradient, the sum may be a part of its message.
       if (sum.defined() && sum.storage().use_count() > 1)
         sum = copy_like(parameters[parameter], sum);
       sums[parameter] = std::move(sum);

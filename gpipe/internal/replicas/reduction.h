@@ -11,28 +11,29 @@
 
 namespace gpipe::internal {
 
-// Adds up the gradients of the same parameters in the same process of all replicas, in the tree of
-// TreeSum, of which each replica has the part of `groups_each` groups. All replicas get the sums.
+// Adds up the gradients of the same parameters in the same process of all replicas. The order is
+// the tree of TreeSum, in which each replica has `groups_each` groups. All replicas get the sums.
 //
-// Each parameter has an owner, which gets the others' gradients, adds up, and gives the sum to all:
-// so each replica sends and receives about as much as the gradients have bytes, twice.
+// Each parameter has an owner: a replica that gets the others' gradients, adds them up, and gives
+// the sum to all. So each replica sends and receives about twice as many bytes as the gradients
+// have.
 //
-// `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter] of this
-// replica; undefined: none has arrived. Called within in_call(), by this process of all replicas:
-// it needs no other processes, which may still compute. Throws c10::ValueError for a gradient that
-// is sparse or of another type than its parameter.
+// `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter], the sum in
+// this replica, replaced by the sum over all; undefined: no gradient has arrived. Called within
+// in_call(), by this process of all replicas: processes of other stages may still compute. Throws
+// c10::ValueError for a gradient that is sparse or of another type than its parameter.
 //
-// False, and nothing has happened, if a replica has other parameters, or has frozen others;
-// agree_on_forms() says so to all processes.
+// Returns false, and changes nothing, if a replica has other parameters, or has frozen others;
+// agree_on_forms() then reports that to all processes.
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 
-// [parameter] the replica that owns it.
+// Returns, by parameter, the replica that owns it.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
 
-// Gives the owners' values of these parameters to all replicas; nothing of those that are nobody's
-// (kNobody). Called within in_call(), by processes that agree on the parameters (check_forms) and
-// the owners.
+// Gives the owners' values of these parameters to all replicas. Parameters owned by kNobody are
+// skipped. Called within in_call(), by processes that agree on the parameters (check_forms) and the
+// owners.
 void share_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                          const std::vector<int64_t>& owners);
 

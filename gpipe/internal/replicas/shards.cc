@@ -24,7 +24,7 @@ std::vector<int64_t> owners_of(const std::vector<int64_t>& bytes, int64_t replic
 std::vector<Bucket> buckets_of(int64_t owner, const std::vector<int64_t>& owners,
                                const std::vector<int64_t>& bytes, int64_t most) {
   std::vector<Bucket> buckets;
-  int64_t size = 0;  // of the last
+  int64_t size = 0;  // bytes in the last bucket
   for (size_t parameter = 0; parameter < owners.size(); ++parameter) {
     if (owners[parameter] != owner) continue;
     if (buckets.empty() || size + bytes[parameter] > most) {

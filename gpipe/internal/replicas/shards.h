@@ -8,18 +8,19 @@
 
 namespace gpipe::internal {
 
-// [parameter] its replica, so that all have about as many bytes: the largest parameter goes first,
-// to the replica that has least, the first of these. `bytes`: [parameter].
+// Returns, by parameter, the replica that owns it, so that all replicas have about as many bytes.
+// The parameters are given out from the largest on, each to the first replica that has least.
+// `bytes`: [parameter].
 std::vector<int64_t> owners_of(const std::vector<int64_t>& bytes, int64_t replicas);
 
-// The owner of what no replica gives to others.
+// The owner of parameters that no replica gives to others.
 inline constexpr int64_t kNobody = -1;
 
 // The parameters of one message between replicas.
 using Bucket = std::vector<size_t>;
 
-// The parameters of `owner`, in their order, in as few messages as `most` bytes in each allow; one
-// that is larger goes alone.
+// The parameters of `owner`, in their order, in as few buckets of at most `most` bytes as that
+// allows. A parameter that is larger is alone in its bucket.
 std::vector<Bucket> buckets_of(int64_t owner, const std::vector<int64_t>& owners,
                                const std::vector<int64_t>& bytes, int64_t most);
 

@@ -31,7 +31,7 @@ std::vector<double> numbers_of(const at::Tensor& bytes) {
   return numbers;
 }
 
-// The first replica's process gets what those of the others have logged.
+// The process of the first replica gets the updates that its counterparts have logged.
 void gather(const World& world, std::vector<StatisticsLog>& stages,
             const std::vector<at::Tensor>& buffers) {
   const bool first = world.replica() == 0;
@@ -62,7 +62,7 @@ void gather(const World& world, std::vector<StatisticsLog>& stages,
   }
 }
 
-// `updated`: of the first replica.
+// Gives the updated buffers to the other replicas. `updated`: [buffer], from the first replica.
 void share(const World& world, const std::vector<at::Tensor>& buffers,
            const std::vector<bool>& updated) {
   Bucket all(buffers.size());

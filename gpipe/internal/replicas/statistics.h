@@ -1,4 +1,4 @@
-// Statistics: what norms keep of a mini-batch whose rows are in several replicas.
+// Statistics: the running statistics of norms, for a mini-batch whose rows are in several replicas.
 #ifndef GPIPE_INTERNAL_REPLICAS_STATISTICS_H_
 #define GPIPE_INTERNAL_REPLICAS_STATISTICS_H_
 
@@ -11,12 +11,12 @@
 
 namespace gpipe::internal {
 
-// Makes the deferred updates of all replicas, in the order of the micro-batches: the first replica
-// gets them and makes them, and gives the buffers that they change to the others. Nothing is left
-// in the logs.
+// Makes the deferred updates of all replicas, in the order of the micro-batches. The first replica
+// gets the updates, makes them, and gives the changed buffers to the others. The logs are empty
+// afterwards.
 //
-// `stages`: [stage] of this replica. `buffers`: those of this process's layers, in the same order
-// in all replicas. Called within in_call(), by all processes.
+// `stages`: [stage], the logs of this replica. `buffers`: those of this process's layers, in the
+// same order in all replicas. Called within in_call(), by all processes.
 void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers);
 

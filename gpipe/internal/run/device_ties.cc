@@ -25,7 +25,7 @@ std::string name_of(const Layer& layer) {
   return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
 }
 
-// visit(TiedLayer&, its module) for each in the layer.
+// Calls visit(TiedLayer&, its module) for each TiedLayer in the layer.
 template <typename Visit>
 void for_each_tied(const Layer& layer, const Visit& visit) {
   for (const std::shared_ptr<torch::nn::Module>& module : layer.module.ptr()->modules()) {
@@ -39,8 +39,8 @@ bool are_same(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>
                     [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
 }
 
-// Whether the layer uses what it is given. It has its own parameters again afterwards, also if it
-// throws.
+// Whether the layer uses the parameters that it is given. Afterwards it has its own parameters
+// again, also if it throws.
 bool takes_others(TiedLayer& layer) {
   const std::vector<at::Tensor> own = layer.tied_parameters();
   std::vector<at::Tensor> others;
@@ -75,7 +75,7 @@ std::shared_ptr<RunLock> shared_lock(const std::vector<const TiedLayer*>& layers
   }
   try {
     if (lock != nullptr) lock->check_process();
-  } catch (const std::logic_error&) {  // its pipelines are those of the parent
+  } catch (const std::logic_error&) {  // after a fork(): the lock belongs to the parent's pipelines
     lock = nullptr;
   }
   if (lock == nullptr) lock = std::make_shared<RunLock>();
@@ -126,7 +126,7 @@ std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& pa
 }
 
 void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions) const {
-  std::unordered_map<const TiedLayer*, c10::Device> device_of;  // that use a tie
+  std::unordered_map<const TiedLayer*, c10::Device> device_of;  // only of layers that use a tie
   for (size_t stage = 0; stage < partitions.size(); ++stage) {
     const c10::Device device = devices_[stage];
     for (const Layer& layer : partitions[stage]) {
@@ -158,7 +158,7 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
 }
 
 void DeviceTies::refresh(Transfers& transfers) {
-  // Copies are no tensors of inference mode, whatever the call: a later one may train.
+  // Copies are never inference tensors, whatever the call: a later call may train.
   std::optional<c10::InferenceMode> no_inference;
   if (!copies_.empty()) no_inference.emplace(false);
   for (Copy& copy : copies_) {
@@ -177,16 +177,16 @@ void DeviceTies::refresh(Transfers& transfers) {
     }
     const int64_t version = version_of(parameter);
     const c10::StorageImpl* const storage = storage_of(parameter);
-    // A change that the parameter has counted counts for the copy, too: autograd refuses a backward
-    // of before. Otherwise the values may be new all the same, as LibTorch's SGD writes into
-    // data(), and autograd does not see it either.
+    // If the parameter's version has changed, the copy's changes, too, so that autograd refuses a
+    // backward through older values. Otherwise the values may be new all the same, as LibTorch's
+    // SGD writes into data(); autograd does not see that in the parameter either.
     const bool counts = copy.version != version || copy.storage != storage;
     if (copy.used != nullptr) copy.used->block(current_stream(copy.device));
     transfers.copy_into(counts ? copy.tensor.detach() : copy.tensor.variable_data(), parameter);
     copy.version = version;
     copy.storage = storage;
     note_use(copy, current_stream(copy.device));
-    // It may have been frozen since.
+    // The parameter may have been frozen, or unfrozen, since.
     if (copy.tensor.requires_grad() != parameter.requires_grad()) {
       copy.tensor.set_requires_grad(parameter.requires_grad());
     }
@@ -289,7 +289,7 @@ void DeviceTies::Scope::restore() noexcept {
   for (auto former = formers_.rbegin(); former != formers_.rend(); ++former) {
     try {
       former->layer->use_tied_parameters(former->parameters);
-    } catch (...) {  // of a layer that has taken others before
+    } catch (...) {  // the layer took other parameters without an error before
     }
   }
   formers_.clear();

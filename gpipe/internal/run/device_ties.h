@@ -1,4 +1,4 @@
-// DeviceTies: parameters that stages on several devices use, and the copies that these have.
+// DeviceTies: parameters that stages on several devices use, and their copies on these devices.
 #ifndef GPIPE_INTERNAL_RUN_DEVICE_TIES_H_
 #define GPIPE_INTERNAL_RUN_DEVICE_TIES_H_
 
@@ -20,45 +20,47 @@
 
 namespace gpipe::internal {
 
-// The parameter itself is on the device of its first use, and the only one that callers know of:
-// optimizers update it, and it alone has a .grad. Each further device has a copy, which only layers
-// see (TiedLayer), and only while a run lasts.
+// The parameter itself is on the device of its first use. Callers know only this tensor: optimizers
+// update it, and it alone has a .grad. Each further device has a copy, which only layers see
+// (TiedLayer), and only while a run lasts.
 //
 // Thread-safety: none; runs follow one another.
 class DeviceTies {
  public:
   using Partitions = std::vector<const std::vector<Layer>*>;
 
-  // `devices`: [stage]. Throws c10::ValueError for a layer that cannot be given a copy, and for one
-  // module in stages on two devices that needs one.
+  // `devices`: [stage]. Throws c10::ValueError for a layer that needs a copy and cannot be given
+  // one, and for a module that needs a copy and is in stages on two devices.
   DeviceTies(const std::vector<std::vector<Layer>>& partitions, std::vector<c10::Device> devices);
 
-  // One run at a time, also of several pipelines whose layers take copies in the same model: during
-  // a run a layer has those of the run's pipeline.
+  // Allows one run at a time, also of several pipelines that give copies to the same layers: during
+  // a run a layer has the copies of the run's pipeline.
   RunLock& run_lock() const { return *run_lock_; }
 
-  // None: nothing else here has an effect.
+  // If there are no ties, the other functions have no effect.
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
 
-  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy, which
-  // nobody else sees: it is dropped. And, unless the run `records` (ModelState::check_parameters
-  // says so then), if layers have changed a parameter, whose copies have the values of before.
+  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: nobody
+  // else sees that gradient, so it is dropped. Unless the run `records`, it also throws if layers
+  // have changed a parameter, since its copies have the values from before. (If the run records,
+  // ModelState::check_parameters reports that.)
   void check_run(bool records);
 
-  // Called before a forward, before its model_state() is taken: the copies get the parameters'
-  // values. Each time, for not all changes can be seen. What is put on the current streams from now
-  // on may use them.
+  // Gives the parameters' values to the copies. Called before each forward, because not all changes
+  // of parameters can be seen, and before its model_state() is taken. Work that is put on the
+  // current streams from now on may use the copies.
   void refresh(Transfers& transfers);
 
   std::vector<ModelState::Tied> in_model() const;
 
-  // The streams of a run, one for each device. What is put on them is ordered behind whatever has
-  // used or written the copies, in runs of other threads, too.
+  // Called at the start and the end of a run with its streams, one for each device. Work on these
+  // streams is ordered behind all work that has read or written the copies, also in runs of other
+  // threads.
   void begin_run(const std::vector<c10::Stream>& streams) const;
   void end_run(const std::vector<c10::Stream>& streams);
 
-  // While it lives, the layers use the copies of their devices.
+  // While the scope lives, the layers use the copies of their devices.
   class Scope {
    public:
     Scope(const DeviceTies& ties, const Partitions& partitions);
@@ -82,10 +84,10 @@ class DeviceTies {
     size_t tie;
     c10::Device device;
     at::Tensor tensor;  // undefined until the first refresh()
-    // Of the parameter, when the copy got its values.
+    // The parameter's version and storage when the copy got its values.
     int64_t version = 0;
     const c10::StorageImpl* storage = nullptr;
-    std::shared_ptr<c10::Event> used;  // written, or read by a run, last; null: not yet
+    std::shared_ptr<c10::Event> used;  // after the last write, or read by a run; null: none yet
   };
   std::vector<Tie> find_ties(const std::vector<std::vector<Layer>>& partitions) const;
   void check_layers(const std::vector<std::vector<Layer>>& partitions) const;

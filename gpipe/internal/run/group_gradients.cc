@@ -30,7 +30,7 @@ GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState&
 void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
   for (const ModelState::Parameter& parameter : model.parameters()) {
-    if (parameter.tensor.is_meta()) continue;  // of another process
+    if (parameter.tensor.is_meta()) continue;  // another process has it
     numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters_.size());
     parameters_.push_back(parameter.tensor);
   }
@@ -66,7 +66,7 @@ void GroupGradients::accumulate() {
   for (Leaf& leaf : std::exchange(leaves_, {})) {
     c10::OptionalDeviceGuard guard;
     if (!leaf.leaf.device().is_cpu()) guard.reset_device(leaf.leaf.device());
-    // Not through the engine, which would show the sum to the leaf's own hooks.
+    // Not through autograd's engine, which would call the leaf's own hooks with the sum.
     torch::autograd::variable_list sum;
     sum.push_back(std::move(leaf.sum));
     (*leaf.accumulator)(std::move(sum));

@@ -13,23 +13,23 @@
 
 namespace gpipe::internal {
 
-// In two halves, so that nothing is added unless all processes have come so far. Both are called
-// within in_call(), by all processes.
+// The work has two halves, the constructor and accumulate(), so that nothing is added unless all
+// processes have finished the first. All processes call both within in_call().
 class GroupGradients {
  public:
-  // Adds the groups up, over all replicas of `world`: together with the processes that have the
-  // same stages, while those of others may still compute. `stages`: [stage]; nothing is left in
-  // them. `groups_each`: of each replica.
+  // Adds the groups up, over all replicas of `world`. It needs only the processes that have the
+  // same stages; the others may still be computing. `stages`: [stage]; they are empty afterwards.
+  // `groups_each`: the number of groups in each replica.
   //
-  // Throws c10::ValueError, over replicas, for a leaf that no layer has registered, and for what
-  // sum_over_replicas() refuses.
+  // If there are several replicas, throws c10::ValueError for a leaf that no layer has registered,
+  // and for a gradient that sum_over_replicas() refuses.
   GroupGradients(std::vector<GroupSums>& stages, const ModelState& model, const World& world,
                  int64_t groups_each);
 
-  // Waits, over replicas, until all processes are here; then adds each sum to its leaf's .grad and
-  // runs the leaf's post-accumulate hooks. Nothing is left.
+  // If there are several replicas, waits until all processes have called it. Then adds each sum to
+  // its leaf's .grad and runs the leaf's post-accumulate hooks. No sum is left afterwards.
   //
-  // Throws FoundByAll if replicas have other parameters.
+  // Throws FoundByAll if the replicas have different parameters.
   void accumulate();
 
  private:

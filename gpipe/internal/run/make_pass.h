@@ -14,19 +14,19 @@
 
 namespace gpipe::internal {
 
-// What a call must say of its pass. The rest of the plan has defaults.
+// The properties of a pass that a call must give. The rest of the plan has defaults.
 struct PassTerms {
   MiniBatch mini_batch;
   uint64_t step_seed = 0;
-  bool record = true;                   // gradients will be asked for
+  bool record = true;                   // whether gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
-  // The whole inputs, as the first layer takes them; none where the first stage is elsewhere.
+  // The whole inputs, as the first layer takes them; none if another process has the first stage.
   std::optional<Value> inputs;
   std::vector<int64_t> shared_inputs;  // as in GPipeOptions
 };
 
-// Called on the thread of the call, before it makes any node of autograd: those that this thread
-// makes from here on are taken for the pipeline's.
+// Called on the thread of the call, before it makes any autograd node: nodes that this thread makes
+// from here on count as the pipeline's.
 std::unique_ptr<Pass> make_pass(const Pipeline& pipeline, PassTerms terms);
 
 }  // namespace gpipe::internal

@@ -35,8 +35,8 @@
 namespace gpipe::internal {
 namespace {
 
-// The ends and new starts of OpenMP teams take up to a millisecond: where that is more than a few
-// percent of a run, they stay.
+// To end and restart the OpenMP teams takes up to a millisecond. Where that would be more than a
+// few percent of a run, the teams stay.
 constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
 Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
@@ -53,7 +53,8 @@ Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
   return Routes::create(stages, std::move(routes));
 }
 
-// Those over processes, or over devices: several processes have no devices.
+// The ties over devices, or else those over processes. There are never both: with several
+// processes, all stages of a process are on one device.
 const std::vector<Tie>& ties_over(const TieCopies& processes, const DeviceTies& devices) {
   return devices.ties().empty() ? processes.ties() : devices.ties();
 }
@@ -90,7 +91,7 @@ std::string place_of(const Action& action, bool recompute, const std::string& la
          (layer == stage ? "" : ", " + layer) + (layer_type.empty() ? "" : ", a " + layer_type);
 }
 
-// Those of stages elsewhere are on meta, where nothing is infinite.
+// Parameters of other processes are on meta, where all values count as finite.
 void check_finite_parameters(const ModelState& model, const std::string& when, bool gradients) {
   for (const ModelState::Parameter& parameter : model.parameters()) {
     const std::string name = "'" + parameter.name + "' ";
@@ -105,8 +106,8 @@ BackwardPart part_of(ActionKind kind) {
                                                : BackwardPart::kWhole;
 }
 
-// Moves a stage's packets to its sends. There is a send for each packet, except for the first
-// stage's input gradients and the last stage's outputs, which are the caller's.
+// Moves a stage's packets to its sends. Each packet has a send, except the first stage's input
+// gradients and the last stage's outputs, which are for the caller.
 void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   for (size_t k = 0; k < std::min(sent.size(), packets.size()); ++k) {
     sent[k] = std::move(packets[k]);
@@ -178,9 +179,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   workers_have_teams_ = cpu_workers > 0 && threads > 1;
   const DefaultThreadsScope of_the_caller;
   worker_threads_.resize(workers.size());
-  // A single worker has nothing to overlap with, so it runs on the caller's thread. Not with a
-  // number of intra-op threads of its own: to set it in each run would also set, for as long as the
-  // run takes, with how many LibTorch lets new threads of the process begin.
+  // A single worker has nothing to overlap with, so it runs on the caller's thread. An exception is
+  // a worker with its own number of intra-op threads: setting that in each run would, while the run
+  // lasts, also change the number with which LibTorch starts new threads of the process.
   const bool inline_single = cpu_threads_per_stage == 0;
   pool_ = std::make_unique<WorkerPool>(
       static_cast<int64_t>(workers.size()),
@@ -189,8 +190,8 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
         if (cpu_workers > 0) set_threads_of_this_thread(threads);
       },
       inline_single);
-  // What the first run makes for as long as the process lives must be there before: what is made
-  // later is destroyed earlier, while exit() still waits for workers.
+  // Static objects that the first run would make must exist before shut_at_exit(): objects that are
+  // made later are destroyed earlier, while exit() still waits for workers.
   const bool on_cpu_alone =
       std::all_of(devices_.begin(), devices_.end(), [](c10::Device d) { return d.is_cpu(); });
   if (!on_cpu_alone) (void)at::getAccelerator(/*checked=*/false);
@@ -313,10 +314,10 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   ties_.note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
-    // With the processes of the same stages, which are done about now; those of earlier stages may
-    // not be yet.
+    // This needs only the processes of the same stages, which are done about now. Processes of
+    // earlier stages may not be done yet.
     GroupGradients gradients(pass.group_sums, model_state(), world_, pass.plan.groups_each);
-    // What may still fail comes before the first gradient is added.
+    // Everything that may still fail comes before the first gradient is added.
     commit_statistics(pass);
     gradients.accumulate();
   }
@@ -481,8 +482,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
     if (!on_caller) {
-      // It stays until a caller comes with another one: to take it back would end the worker's
-      // OpenMP team after each run.
+      // The floating-point mode stays until a caller comes with another one: to restore the former
+      // mode would end the worker's OpenMP team after each run.
       caller_state.floats().apply();
       state.emplace(caller_state);
     }
@@ -506,7 +507,7 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   } else {
     std::vector<int64_t> rank_of_worker = residence_.process_of_worker();
     std::vector<bool> is_beyond;                  // [worker]
-    const c10::Device device = devices_.front();  // that of all stages
+    const c10::Device device = devices_.front();  // all stages of this process are on it
     for (int64_t& rank : rank_of_worker) {
       rank = world_.rank_of(world_.replica(), rank);
       is_beyond.push_back(rank != world_.rank() || world_.processes()->copies_within());

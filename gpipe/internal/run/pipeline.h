@@ -56,10 +56,10 @@
 namespace gpipe::internal {
 
 // One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
-// backwards use it too. It holds values, and a step's refers to the call's loss function: once it
-// is destroyed, nothing of the mini-batch is left.
+// backwards use it too. It holds values; the pass of a step also refers to the call's loss
+// function. Once it is destroyed, nothing of the mini-batch is left.
 struct Pass {
-  // It has cells for the stages that are here; null: for all.
+  // The pass has cells for the stages of this process; for all stages if `residence` is null.
   Pass(int64_t stages, MiniBatch cut, const Residence* residence = nullptr)
       : mini_batch(std::move(cut)),
         cells(stages),
@@ -79,12 +79,12 @@ struct Pass {
   MiniBatch mini_batch;
   CellPlan plan;
   CallerInputs inputs;
-  std::optional<MicroBatchLoss> loss;    // of a step
+  std::optional<MicroBatchLoss> loss;    // only in a step
   std::vector<std::vector<Cell>> cells;  // [stage][micro-batch]; a stage elsewhere has none
   // The streams on which the stages compute, one for each device of an accelerator: those that were
   // current where forward or step was called, as in autograd.
   std::vector<c10::Stream> streams;
-  bool failed = false;  // a run over it failed; there can be no other
+  bool failed = false;  // a run over this pass failed; there can be no other run
   bool keep_outputs = true;
   std::vector<Packet> outputs;            // [micro-batch], of the last stage
   std::vector<Packet> input_gradients;    // [micro-batch], after a step
@@ -94,7 +94,7 @@ struct Pass {
   std::vector<GroupSums> group_sums;      // [stage]
 };
 
-// What autograd asks the backward half of a pass for.
+// What autograd asks of the backward half of a pass.
 struct BackwardRequest {
   std::vector<at::Tensor> output_gradients;     // [output] of the mini-batch
   bool keep_graph = false;                      // the backward half may run once more
@@ -114,16 +114,16 @@ class Pipeline {
   const Residence& residence() const { return residence_; }
   bool has_first_stage() const { return residence_.has_stage(0); }
   bool has_last_stage() const { return residence_.has_stage(stages() - 1); }
-  // Of a replica.
+  // The number of a process within its replica.
   int64_t process_of_first_stage() const { return residence_.process_of_stage(0); }
   int64_t process_of_last_stage() const { return residence_.process_of_stage(stages() - 1); }
   const Routes& routes() const { return programs_.routes(); }
 
-  // The parameters that stages of several processes have. Those of several devices are nobody's
-  // business.
+  // The parameters that stages of several processes share. Parameters that only devices of one
+  // process share are internal (DeviceTies).
   TieCopies& ties() { return ties_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
-  // Whether a call failed that may have changed the parameters of some replicas and not of others.
+  // Whether a failed call may have changed the parameters of some replicas and not of others.
   // The same in all processes.
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
@@ -147,11 +147,11 @@ class Pipeline {
   // not fit, and under `check_finite` (as in StepOptions) for the first value that is not finite.
   void run_step(Pass& pass, const Schedule& schedule, const Observer& observer,
                 bool check_finite = false);
-  // Runs the forwards and the loss only, in the order of `schedule`. As run_step() for the rest.
+  // Runs the forwards and the loss only, in the order of `schedule`. Otherwise like run_step().
   void run_evaluation(Pass& pass, const Schedule& schedule, const Observer& observer,
                       bool check_finite = false);
 
-  // [stage]; empty without graphs. Must not be called during a run.
+  // The use of graphs by stage; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
 
   // Whether this is the first call: for warnings that are given once.
@@ -159,7 +159,7 @@ class Pipeline {
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
   bool first_reseed() { return !reseeded_.exchange(true); }
 
-  // A warning for the caller, given once; empty: none.
+  // A warning for the caller, returned once; empty if there is none.
   std::string unregistered_leaf_text();
 
   // The place of the last error in an action.
@@ -172,15 +172,15 @@ class Pipeline {
   // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
            const Observer& observer, bool check_finite = false);
-  // GPipe's schedule on the placement: of a forward, and of the backward that follows some day.
+  // GPipe's schedule on the placement, for a forward and for the backward that may follow it later.
   Schedule fill_drain(int64_t micro_batches) const;
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
   // Makes the updates of running statistics that the run has left.
   void commit_statistics(Pass& pass);
-  // What a step and an evaluation ask of a schedule, and of a model under check_finite.
-  // `gradients`: whether it will add to the parameters' gradients.
+  // Checks what a step and an evaluation require of a schedule, and of a model under check_finite.
+  // `gradients`: whether the run will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                   bool gradients) const;
   DeviceTies::Partitions partitions() const;
@@ -205,23 +205,24 @@ class Pipeline {
   ForeignTensors foreign_tensors_;  // of all stages in other processes
   // Whether a run may use them, as nothing has shown yet; guarded by run_lock_: [records].
   std::array<bool, 2> may_use_foreign_{true, true};
-  DeviceTies device_ties_;  // none if there are several processes, which run on CPUs
+  DeviceTies device_ties_;  // empty over processes: all stages of a process are on one device
   const Ablation ablation_;
-  // Those of other processes, too: they have layers without memory, and run nothing.
+  // The stages of all processes. Those of other processes have layers without memory, and never
+  // run.
   std::vector<Stage> stages_;
-  std::vector<Action> actions_;       // [stage] the last that began; its worker's
+  std::vector<Action> actions_;       // [stage] the last that began; only its worker writes it
   std::deque<StageWork> works_;       // [stage]
   std::vector<c10::Device> devices_;  // [stage]
   StatisticsUse statistics_use_;
-  // [stage] The first stage of this process on the same device.
+  // [stage] The first stage of the same process on the same device.
   std::vector<int64_t> first_on_device_;
   Transfers transfers_;
   LateChecks late_checks_;
-  bool workers_have_teams_ = false;       // of OpenMP threads
-  std::vector<uint64_t> worker_threads_;  // [thread of the pool] as graph nodes know it
+  bool workers_have_teams_ = false;       // each worker has a team of OpenMP threads
+  std::vector<uint64_t> worker_threads_;  // [thread of the pool] its id in autograd's nodes
   std::unique_ptr<WorkerPool> pool_;
 
-  RunLock& run_lock_;                               // of device_ties_: one run at a time
+  RunLock& run_lock_;                               // from device_ties_: one run at a time
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 

@@ -12,7 +12,8 @@
 namespace gpipe::internal {
 namespace {
 
-// The last batch of an epoch may give another number of micro-batches. A few programs are enough.
+// How many programs are kept. The last batch of an epoch may give another number of micro-batches.
+// A few programs are enough.
 constexpr size_t kKept = 16;
 
 void check(const Schedule& schedule, const Routes& routes) {

@@ -24,11 +24,11 @@ class ProgramCache {
     // [stage][micro-batch] whether the whole schedule runs the cell's backward right after its
     // forward.
     std::vector<std::vector<bool>> follows_at_once;
-    // [stage] whether its forwards take the micro-batches in their order.
+    // [stage] whether the stage's forwards take the micro-batches in their order.
     std::vector<bool> forwards_ascend;
     // Whether all stages add to the leaves' gradients in the order of the micro-batches.
     bool sums_ascend;
-    // What a run over several processes keeps for the next one.
+    // Data that a run over several processes keeps for the next run.
     std::shared_ptr<Processes::Messages> messages;
   };
 

@@ -16,16 +16,16 @@
 
 namespace gpipe::internal {
 
-// What goes to a worker of another process is copied to pinned host memory, and handed to `beyond`
-// when it is there: the sending worker waits for the copy, and so for what it copies. What arrives
-// is copied to the device, and no thread waits for that: the stage's stream does (arrive()).
-// Between workers of this process packets stay on their device.
+// A packet for a worker of another process is copied to pinned host memory, and handed to `beyond`
+// when it is there: the sending worker waits for the copy, and so for the tensors' values. A packet
+// that arrives is copied to the device, and no thread waits for that: the stage's stream does
+// (arrive()). Between workers of this process packets stay on their device.
 //
 // Requirements: the constructor's arguments outlive it. All stages of this process are on `device`.
 class StagedTransport final : public Transport<Packet> {
  public:
-  // `by_host`: [worker] whether its packets go by way of the host. The others' leave for `beyond`
-  // on `device`, with their events.
+  // `by_host`: [worker] whether packets for this worker go by way of the host. Packets for other
+  // workers are handed to `beyond` on `device`, with their events.
   StagedTransport(Transport<Packet>& beyond, std::vector<bool> by_host, c10::Device device,
                   Transfers& transfers)
       : beyond_(beyond), by_host_(std::move(by_host)), device_(device), transfers_(transfers) {}

@@ -18,14 +18,14 @@
 
 namespace gpipe::internal {
 
-// While it lives, the sums of a micro-batch's group stand in for the .grad of the parameters that
-// the stage owns: for all of the cell's backward, because users' code may run a backward of its
-// own.
+// While the scope lives, the sums of a micro-batch's group stand in for the .grad of the parameters
+// that the stage owns. It lives during all of the cell's backward, because users' code may run a
+// backward of its own.
 //
 // Thread-safety: none.
 class GroupScope {
  public:
-  // `sums`: of the stage; null: nothing stands in.
+  // `sums`: the sums of the stage; if null, the scope has no effect.
   GroupScope(const CellPlan& plan, int64_t stage, int64_t micro_batch, BackwardPart part,
              GroupSums* sums) {
     if (sums == nullptr) return;
@@ -40,13 +40,13 @@ class GroupScope {
     }
   }
 
-  // Whether a stage's scope has the leaf, as ModelState::find() gives it.
+  // Whether the scope of `stage` replaces the .grad of `leaf`, which ModelState::find() gave.
   static bool is_owned(const ModelState::Parameter* leaf, int64_t stage) {
     return leaf != nullptr && leaf->stages.front() == stage;
   }
 
-  // Called after a first half: of which group the next second half is, is not known then. Throws
-  // c10::Error if a gradient has arrived.
+  // Called after the first half of a split backward. Throws c10::Error if a gradient has arrived in
+  // it: nothing tells yet to which group the next second half will belong.
   void check_first_half() {
     if (early_.empty()) return;
     scopes_.clear();
@@ -59,7 +59,7 @@ class GroupScope {
   }
 
  private:
-  std::deque<at::Tensor> early_;  // of a first half
+  std::deque<at::Tensor> early_;  // gradients that arrive in a first half
   std::deque<InPlaceOfGradScope> scopes_;
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 bool checkpoints(const RunContext& run, int64_t stage, int64_t micro_batch) {
   const Checkpoint mode = run.plan.checkpoints[stage];
-  // If the backward follows at once, what it would recompute is still there.
+  // If the backward follows at once, the graph that it would recompute is still there.
   return mode == Checkpoint::kAlways ||
          (mode == Checkpoint::kExceptLast && !run.follows_at_once[stage][micro_batch]);
 }
@@ -40,7 +40,8 @@ bool any_needs_grad(const std::vector<Packet>& packets) {
   return false;
 }
 
-// Takes the time of a recompute, if somebody observes. Several of one action follow each other.
+// Takes the time of a recompute, if there is an observer. An action may have several recomputes,
+// one after the other.
 class RecomputeTimer {
  public:
   explicit RecomputeTimer(RecomputeTime* time) : time_(time) {
@@ -208,8 +209,8 @@ void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
 }
 
 void Stage::add_outputs(Result& result) const {
-  // A view whose base was changed since gets its new node when that is asked for. The plain model's
-  // layers ask in this order, so the nodes get their sequence numbers in this order.
+  // A view whose base has changed since gets a new node when its grad_fn is asked for. The plain
+  // model's layers ask in this order, so the nodes get their sequence numbers in this order.
   const auto make_node = [](const at::Tensor& tensor) {
     if (tensor.defined() && tensor.requires_grad()) (void)tensor.grad_fn();
   };
@@ -295,7 +296,7 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   }
   std::vector<Packet> outputs =
       leave(boundary_, plan, result, handed_over_, [this] { return current_layer(); });
-  // What cannot be recomputed keeps its graph.
+  // A cell that cannot be recomputed keeps its graph.
   if (recomputes && buffers && any_needs_grad(outputs)) {
     cell.recompute = Cell::Recompute{std::move(inputs), fingerprints_of(result), std::move(given),
                                      *std::move(buffers)};

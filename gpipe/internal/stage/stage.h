@@ -43,10 +43,10 @@ class StageGraphs;
 // One backward of one cell.
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
-  LeafSums* leaf_sums = nullptr;  // of the micro-batch
+  LeafSums* leaf_sums = nullptr;  // the sums of the micro-batch
   // Gets the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
-  GroupSums* group_sums = nullptr;  // of the stage; null: the leaves' .grad gets what arrives
+  GroupSums* group_sums = nullptr;  // the stage's; null: the leaves' .grad get the gradients
 };
 
 // Requirements: its methods are called under an InterceptionScope, with the stage's device and
@@ -55,8 +55,8 @@ struct BackwardTask {
 // Thread-safety: none; only one thread at a time works on a stage.
 class Stage {
  public:
-  // `over_processes`: whether some stages are in other processes. `ties`: the parameters that are
-  // there, or on other devices, too, by the numbers that the ports have.
+  // `over_processes`: whether some stages are in other processes. `ties`: the parameters that
+  // several processes or devices share; the ports name them by their indices in it.
   Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports ports,
         bool over_processes = false, std::vector<at::Tensor> ties = {});
 
@@ -73,42 +73,44 @@ class Stage {
   std::vector<Packet> backward(const RunContext& run, int64_t micro_batch,
                                std::vector<Packet> gradients, Cell& cell, const BackwardTask& task);
 
-  // Makes the graph of a checkpointed cell again, ahead of its backward. No effect for others.
+  // Recomputes the graph of a checkpointed cell ahead of its backward. No effect for other cells.
   void recompute_early(const RunContext& run, int64_t micro_batch, Cell& cell);
 
   // Called before the first cell of a run.
   void begin_run();
-  // Before each action, and when its layers are done: no layer is to blame.
+  // begin_action() is called before each action, and end_layers() when its layers are done: after
+  // them no layer is blamed for an error until the next one runs.
   void begin_action() {
     running_layer_ = -1;
     recomputing_ = false;
   }
   void end_layers() { running_layer_ = -1; }
 
-  // From now on kernels are recorded as graphs where they can be.
+  // From now on kernels are recorded as graphs where that is possible.
   void use_graphs();
-  std::optional<GraphUse> graph_use() const;  // none: without graphs
+  std::optional<GraphUse> graph_use() const;  // none without graphs
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
   const std::vector<Layer>& layers() const { return layers_; }
 
-  // Whether what ran last is a layer, not the loss function.
+  // Whether a layer ran last, and not the loss function.
   bool runs_layer() const { return is_layer(running_layer_); }
-  // "layer 5 ('relu')" or "the loss function": what ran last, i.e. where a failure happened.
+  // "layer 5 ('relu')" or "the loss function": the one that ran last, i.e. where a failure
+  // happened.
   std::string current_layer() const { return name_of(running_layer_); }
   // "torch::nn::ReLUImpl"; empty where no layer ran.
   std::string current_layer_type() const;
-  // Whether that was in a recompute.
+  // Whether the layer ran in a recompute.
   bool recomputing() const { return recomputing_; }
-  // The micro-batch of recompute_early() if that failed: the action's is another one.
+  // The micro-batch of recompute_early() if that failed: the action has another micro-batch.
   std::optional<int32_t> early_recompute() const { return early_recompute_; }
 
  private:
   using Result = LayersResult;
   struct Backward;
 
-  // Of positions in layers_, one past the end for the loss; -1: no layer is known.
+  // `position` indexes layers_; layers_.size() stands for the loss, and -1 for no known layer.
   bool is_layer(int64_t position) const {
     return position >= 0 && position < static_cast<int64_t>(layers_.size());
   }
@@ -124,16 +126,16 @@ class Stage {
                      bool keep_inputs, GivenGenerators* given);
   torch::nn::AnyValue run_layer(int64_t position, torch::nn::AnyValue value);
   void add_outputs(Result& result) const;
-  // The layers' buffers are to be put back by end_recompute(), when the graph is not needed any
-  // more.
+  // Returns the recomputed graph of a checkpointed cell. LayerBuffers::end_recompute() must put the
+  // layers' buffers back when the graph is not needed any more.
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // The terms of ties that the stages behind have sent, and those that the stages before get.
+  // Take the terms of ties that later stages have sent, and send those that earlier stages get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
-  // The stage that accumulates the leaf's gradient. `parameter`: what the leaf is in the model, if
-  // it is anything there.
+  // The stage that accumulates the leaf's gradient. `parameter`: the leaf's entry in the model;
+  // null if no layer has registered it.
   int64_t owner_of(const RunContext& run, const at::Tensor& leaf,
                    const ModelState::Parameter* parameter) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
@@ -141,7 +143,7 @@ class Stage {
   // What the layer at `position` has made: its output, and what it stashes.
   std::vector<const at::Tensor*> given_by(size_t position, torch::nn::AnyValue& value,
                                           const skip::Tracker& tracker) const;
-  // Throws c10::ValueError for what the layer at `position` has made that is not finite.
+  // Throws c10::ValueError if an output or stash of the layer at `position` is not finite.
   void check_finite_layer(size_t position, torch::nn::AnyValue& value,
                           const skip::Tracker& tracker) const;
   LayerBuffers::Others others_in(const RunContext& run) const;
@@ -157,10 +159,10 @@ class Stage {
   LayerBuffers buffers_;
   bool watches_buffers_ = false;  // some cell of this stage may have been checkpointed
   RandomStreams draws_;
-  std::shared_ptr<StageGraphs> graphs_;  // null: none are wanted
+  std::shared_ptr<StageGraphs> graphs_;  // null: without graphs
   bool has_loss_ = false;                // a loss was computed here
   int64_t running_layer_ = -1;           // position in layers_; one past the end: the loss
-  bool recomputing_ = false;             // stays if the recompute fails
+  bool recomputing_ = false;             // stays true if the recompute fails
   std::optional<int32_t> early_recompute_;
   HandedOver handed_over_;
 };

@@ -53,15 +53,17 @@ int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
   return owner;
 }
 
-// One backward of one cell: what becomes of what its walks reach, leaves and graphs of others.
+// One backward of one cell: handles what its walks reach, namely leaves and foreign graphs.
 struct Stage::Backward final : public CellGraph::Walk {
   Stage& stage;
   const RunContext& run;
   const int64_t micro_batch;
   const BackwardTask& task;
-  Roots roots;                      // terms of others for leaves that this stage accumulates
-  LeafSums requested;               // what the caller asked for; terms of others come first
-  std::vector<const Node*> sent;    // accumulators of leaves for which there are terms of others
+  // Terms that this walk does not compute (of other stages, or of a detached loss), for leaves that
+  // this stage accumulates.
+  Roots roots;
+  LeafSums requested;               // what the caller asked for; terms as in `roots` come first
+  std::vector<const Node*> sent;    // accumulators of the leaves in `roots`
   std::optional<LeafSums> of_loss;  // while the walk is in the graph of a loss alone
 
   Backward(Stage& stage, const RunContext& run, int64_t micro_batch, const BackwardTask& task)
@@ -76,11 +78,11 @@ struct Stage::Backward final : public CellGraph::Walk {
     target_gradients = task.target_gradients;
   }
 
-  // What the loss function captures is the caller's own, and terms that others sent come from no
-  // layer here.
+  // Notes a leaf that no layer has registered. It excuses leaves that the loss function captures,
+  // which are the caller's, and terms that other stages sent, which come from no layer here.
   void notice_unregistered(const Node* accumulator, const at::Tensor& leaf) const {
     if (run.unregistered == nullptr || run.unregistered->noted()) return;
-    // Other stages, and weight halves, get its terms without knowing where they come from.
+    // Other stages, and weight halves, get the leaf's terms without knowing where they come from.
     if (!stage.is_layer(layer())) return run.unregistered->excuse(accumulator);
     if (std::find(sent.begin(), sent.end(), accumulator) != sent.end()) return;
     run.unregistered->note(stage.name_of(layer()), accumulator, leaf);
@@ -97,7 +99,7 @@ struct Stage::Backward final : public CellGraph::Walk {
     });
   }
 
-  // Runs through the graph of a loss that starts at detached outputs, and returns their gradients.
+  // Runs the backward of a loss that starts at detached outputs, and returns their gradients.
   std::vector<Packet> run_loss(std::vector<Packet> gradients, CellGraph& loss) {
     of_loss.emplace();
     gradients = loss.backward(std::move(gradients), Roots(), BackwardPart::kWhole, *this,
@@ -107,14 +109,15 @@ struct Stage::Backward final : public CellGraph::Walk {
     return gradients;
   }
 
-  // What the caller names to get the leaf's gradient: of a copy, the parameter's accumulator.
+  // The accumulator that the caller names to get the leaf's gradient. For a copy of a parameter, it
+  // is the parameter's accumulator.
   const Node* asked_for(const Node* accumulator, const at::Tensor& leaf) const {
     const ModelState::Parameter* const parameter = run.plan.model.find(leaf);
     if (parameter == nullptr || parameter->tensor.is_same(leaf)) return accumulator;
     return torch::autograd::impl::try_get_grad_accumulator(parameter->tensor).get();
   }
 
-  // Whether the caller, who asked for the gradients of some leaves, wants that of this one.
+  // Whether the leaf is among those whose gradients the caller asked for.
   bool is_requested(const Node* accumulator, const at::Tensor& leaf) const {
     const auto& leaves = run.requested->leaves;
     if (std::find(leaves.begin(), leaves.end(), asked_for(accumulator, leaf)) != leaves.end()) {
@@ -127,7 +130,8 @@ struct Stage::Backward final : public CellGraph::Walk {
     return false;
   }
 
-  // A leaf that the layers use, too, gets its gradient together with theirs.
+  // The sum for a leaf in the graph of the loss: if the layers use the leaf, too, this sum is added
+  // together with theirs.
   at::Tensor* sum_in_loss(const NodePtr& accumulator, const at::Tensor& leaf) {
     if (run.unregistered != nullptr && run.plan.model.find(leaf) == nullptr) {
       run.unregistered->excuse(accumulator.get());
@@ -189,7 +193,8 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
                                    owner_of(run, tie, run.plan.model.find(tie)));
     at::Tensor& arrived = packet.items.front().tensor;
-    // A stage between here and there may use it unsaid, if it has the parameter itself.
+    // The sum may have a term already: a stage between here and there may use the parameter without
+    // declaring it, if it has the parameter itself.
     const c10::NoGradGuard no_grad;
     sum = sum.defined() ? sum + arrived : std::move(arrived);
   }
@@ -197,7 +202,7 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
 }
 
 void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
-  gradients.resize(boundary_.ports.inputs.size());  // without a graph there are none
+  gradients.resize(boundary_.ports.inputs.size());  // a cell without a graph gives no gradients
   for (const size_t number : boundary_.ports.ties_in) {
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[number]);
     at::Tensor sum;
@@ -248,8 +253,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     cell.loss.reset();
     cell.seed.reset();
   } else if (cell.recompute) {
-    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // it serves again
-    cell.graph = CellGraph();  // made again next time
+    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // to be used again
+    cell.graph = CellGraph();                                                  // to be made again
     cell.recompute->done = false;
   }
   return result;

@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Without lazy conjugation and negation: the elements as they lie in memory.
+// The tensor without lazy conjugation and negation: the elements as they lie in memory.
 at::Tensor as_stored(const at::Tensor& tensor) {
   at::Tensor stored = tensor;
   if (stored.is_conj()) stored = stored.conj();
@@ -22,11 +22,12 @@ at::Tensor as_stored(const at::Tensor& tensor) {
   return stored;
 }
 
-// As `like` reads its memory, the memory from this element of `memory` on.
+// A tensor that reads the memory of `memory`, from the element `offset` on, as `like` reads its
+// own.
 at::Tensor view_as(const at::Tensor& like, const at::Tensor& memory, int64_t offset) {
   at::Tensor view = at::empty({0}, like.options().requires_grad(false));
   view.set_(memory.storage(), offset, like.sizes(), like.strides());
-  // Changes of one are changes of all that are over it.
+  // A change of the view counts as a change of every tensor over this memory.
   view.unsafeGetTensorImpl()->set_version_counter(memory.unsafeGetTensorImpl()->version_counter());
   if (like.is_conj()) view = view.conj();
   if (like.is_neg()) view = view._neg_view();
@@ -99,7 +100,7 @@ at::Tensor counted_alias(const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided || tensor.is_quantized() || !tensor.has_storage()) {
     return tensor;
   }
-  // What is made outside of the mode counts, also what is done to it within.
+  // A tensor that is made outside of inference mode counts its changes, also those made within.
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
   at::Tensor alias = at::empty({0}, tensor.options());
@@ -120,8 +121,8 @@ at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
   c10::NoGradGuard no_grad;
   const at::Tensor source =
       as_stored(tensor.detach()).as_strided({range.end - range.begin}, {1}, range.begin);
-  // At the same offset from the start of a line: kernels treat the elements up to the next line in
-  // a different way.
+  // The copy has the same offset from the start of a line, because kernels treat the elements up to
+  // the next line in a different way.
   const uintptr_t line = line_bytes(tensor.device());
   const auto item = static_cast<uintptr_t>(tensor.element_size());
   const at::Tensor memory = at::empty({source.size(0) + static_cast<int64_t>(line / item)},
@@ -141,7 +142,7 @@ at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, Memor
   if (tensor.dtype() != copy.dtype() || tensor.is_conj() || tensor.is_neg()) {
     const int64_t bytes =
         (copy.storage_offset() - range.begin) * unit + tensor.storage_offset() * item;
-    // Memory of somebody else's may begin where the larger of two types cannot.
+    // Memory that LibTorch has not allocated may begin where the larger of two types cannot.
     return bytes % item == 0 ? view_as(tensor, copy, bytes / item) : detached_alias(tensor.clone());
   }
   return detached_alias(
@@ -232,7 +233,7 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
       (offset_b + extent(box_b)) * item_b <= offset_a * item_a) {
     return false;
   }
-  if (item_a != item_b) return true;  // what follows counts in elements
+  if (item_a != item_b) return true;  // the code below counts in elements
   // Slices of one tensor are blocks over the same strides.
   const auto strides = strides_of(box_a, box_b);
   c10::SmallVector<Interval, 12> where_a;

@@ -21,9 +21,9 @@ inline at::Tensor detached_alias(const at::Tensor& tensor) {
                                                   /*allow_tensor_metadata_change=*/true));
 }
 
-// For a tensor of inference mode, which does not count its changes: one over the same memory that
-// does, from 0 on. It is no tensor of inference mode. Others, and what has no strides, are returned
-// as they are.
+// For an inference tensor, which does not count its changes: a tensor over the same memory that
+// counts them, from 0 on, and is not an inference tensor. Other tensors, and those without strides,
+// are returned as they are.
 at::Tensor counted_alias(const at::Tensor& tensor);
 
 // How often the tensor was changed in place; constant for a tensor without a version counter.
@@ -46,12 +46,13 @@ inline bool shares_storage(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.storage().use_count() > 1;
 }
 
-// Where memory begins within so many bytes decides which kernel runs, and in which order it adds
-// up: on the CPU a cache line; on accelerators the largest alignment that cuBLASLt asks about.
+// The size of a line in bytes. The place in a line where a tensor begins decides which kernel runs,
+// and in which order it adds up. On the CPU it is a cache line; on accelerators the largest
+// alignment that cuBLASLt asks about.
 uintptr_t line_bytes(c10::Device device);
 
-// Whether anybody but these tensors, which have one storage, holds it. It counts references:
-// `tensors` points to all that the caller has, not to copies of them.
+// Whether anything except these tensors, which have one storage, holds that storage. It counts
+// references, so `tensors` must point to all tensors that the caller has, not to copies of them.
 bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors);
 
 // A copy in memory of its own. It has the same strides, gaps and repeated elements included, and

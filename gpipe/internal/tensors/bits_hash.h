@@ -1,4 +1,4 @@
-// Hashes of bits: the same on every machine. They find differences; they are no signatures.
+// Hashes of bits: the same on every machine. They find differences; they are not signatures.
 #ifndef GPIPE_INTERNAL_TENSORS_BITS_HASH_H_
 #define GPIPE_INTERNAL_TENSORS_BITS_HASH_H_
 
@@ -23,10 +23,10 @@ class BitsHash {
   uint64_t value_ = 14695981039346656037U;
 };
 
-// 16 hexadecimal digits.
+// The hash of a text, as 16 hexadecimal digits.
 std::string hash_of(const std::string& text);
 
-// Of the tensor's type, shape and values, and of its name.
+// The hash of the tensor's name, type, shape and values.
 uint64_t hash_of(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace gpipe::internal

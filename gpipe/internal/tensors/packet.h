@@ -47,7 +47,7 @@ struct CopyLayout {
   c10::SmallVector<int64_t, 6> strides;  // of the copy, for the tensor's dimensions
   int64_t extent = 0;                    // of the copy, in elements, up to its last one
   int64_t offset = 0;                    // of the copy from the beginning of a line, in elements
-  bool has_gaps = false;                 // the copy
+  bool has_gaps = false;                 // whether the copy has gaps between its elements
 };
 
 struct Packet {
@@ -56,7 +56,7 @@ struct Packet {
   // Accelerators: the events that the consumer's stream has to wait for (see transfer.h). Empty on
   // the CPU.
   std::vector<std::shared_ptr<c10::Event>> ready;
-  // To the host: items that get gaps between their elements when these are there.
+  // Towards the host: items that get gaps between their elements after the elements have arrived.
   struct Gaps {
     size_t item;
     CopyLayout layout;

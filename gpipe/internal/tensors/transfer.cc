@@ -33,7 +33,7 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
 constexpr int64_t kMostGaps = 2;
 constexpr int64_t kSmallBytes = 64 * 1024;
 
-// Where a tensor begins in a line, as far as lines of both devices can tell.
+// Where a tensor begins in a line, in bytes. The shorter line of the two devices counts.
 int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
   const uintptr_t line = std::min(line_bytes(tensor.device()), line_bytes(target));
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line);
@@ -48,7 +48,7 @@ c10::SmallVector<int64_t, 6> by_stride(c10::IntArrayRef strides) {
   return order;
 }
 
-// The same elements from the beginning of a line on, without the gaps.
+// The layout of the same elements from the beginning of a line on, without the gaps.
 CopyLayout packed(CopyLayout layout) {
   const c10::SmallVector<int64_t, 6> order = by_stride(layout.strides);
   int64_t stride = 1;
@@ -63,7 +63,8 @@ CopyLayout packed(CopyLayout layout) {
   return layout;
 }
 
-// `plain` has elements, and no lazy conjugation or negation. Gaps are kept where they take little.
+// The layout of a copy. `plain` has elements, and no lazy conjugation or negation. Gaps are kept
+// where they take little memory.
 CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
   CopyLayout layout;
   layout.strides.assign(plain.strides().begin(), plain.strides().end());
@@ -87,14 +88,14 @@ CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
   return layout.has_gaps ? layout : packed(layout);
 }
 
-// Whether its layout in memory is kept, as far as it can be.
+// Whether a copy keeps the tensor's layout in memory, as far as possible.
 bool has_layout(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_nested() &&
          !tensor.is_meta() && !tensor.is_quantized() && !has_names(tensor) &&
          !tensor._is_zerotensor() && tensor.numel() > 0;
 }
 
-// Its bits as they are. A lazy conjugation or negation stays lazy.
+// The tensor's bits as they are: without its lazy conjugation or negation.
 at::Tensor without_lazy_bits(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach();
   if (plain.is_conj()) plain._set_conj(false);
@@ -102,12 +103,13 @@ at::Tensor without_lazy_bits(const at::Tensor& tensor) {
   return plain;
 }
 
-// Within a device, or between two accelerators, or from pinned memory or to it.
+// The non_blocking argument of copies within a device, between two accelerators, or from or to
+// pinned memory.
 constexpr bool kAtOnce = true;
 
-// A copy in host memory that is pinned, and nobody else's: pin_memory() returns pinned memory as it
-// is, whose owner may change it before it is read. The allocator of pinned memory keeps the block
-// until a copy from it is done.
+// A copy in pinned host memory of its own. pin_memory() would return a pinned tensor as it is, and
+// its owner may change it before it is read. The allocator of pinned memory keeps the block until a
+// copy from it is done.
 at::Tensor pinned_copy(const at::Tensor& tensor) {
   const at::Tensor pinned = at::empty(
       tensor.sizes(), tensor.options().device(c10::kCPU).pinned_memory(true).requires_grad(false));
@@ -115,13 +117,13 @@ at::Tensor pinned_copy(const at::Tensor& tensor) {
   return pinned;
 }
 
-// Of `sizes` and `strides`, where the copy lies in its memory.
+// The part of `memory` where the copy lies, as a tensor with each element once.
 at::Tensor place_for(const at::Tensor& memory, const CopyLayout& layout) {
   return layout.has_gaps ? memory.as_strided(layout.sizes, layout.strides_once, layout.offset)
                          : memory.narrow(0, layout.offset, layout.extent).view(layout.sizes);
 }
 
-// The copy of `tensor` in its memory.
+// The copy of `tensor` that lies in `memory` by `layout`, with the lazy bits of `tensor`.
 at::Tensor laid_out(const at::Tensor& memory, const CopyLayout& layout, const at::Tensor& tensor) {
   at::Tensor copy =
       detached_alias(memory.as_strided(tensor.sizes(), layout.strides, layout.offset));
@@ -130,9 +132,9 @@ at::Tensor laid_out(const at::Tensor& memory, const CopyLayout& layout, const at
   return copy;
 }
 
-// With the strides and the place in a line that the tensor has, because otherwise kernels may add
-// up in another order (alias.h). The host could make gaps only when it has waited for the elements,
-// so they arrive there without, and the layout with them is left in `gaps`.
+// A copy with the strides and the place in a line that the tensor has, because otherwise kernels
+// may add up in another order (alias.h). The host can make gaps only after it has waited for the
+// elements. So they arrive there without gaps, and `gaps` gets the layout with gaps.
 at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps) {
   const at::Tensor plain = without_lazy_bits(tensor);
   CopyLayout layout = layout_for(plain, target);
@@ -158,7 +160,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLa
   return laid_out(memory, layout, tensor);
 }
 
-// What has arrived without the gaps, with them.
+// A copy of the elements that have arrived without gaps, with the gaps of `layout`.
 at::Tensor with_gaps(const at::Tensor& arrived, const CopyLayout& layout) {
   const c10::NoGradGuard no_grad;
   const at::Tensor memory =
@@ -171,7 +173,7 @@ at::Tensor with_gaps(const at::Tensor& arrived, const CopyLayout& layout) {
   return laid_out(memory, layout, arrived);
 }
 
-// Whether its elements are all that lies in memory, one behind the other from the start of a line.
+// Whether the tensor's elements lie in memory without gaps, from the start of a line on.
 bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
   return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg() &&
          place_in_line(tensor, target) == 0;
@@ -190,14 +192,15 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps
   const bool with_host = tensor.is_cpu() || target.is_cpu();
   if (!has_layout(tensor)) return tensor.to(target, /*non_blocking=*/!with_host);
   if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target, gaps);
-  // The usual case. Memory that is new begins with a line, too.
+  // The usual case. New memory begins with a line, too.
   if (!with_host) return tensor.to(target, kAtOnce);
   if (!tensor.is_contiguous()) return copied_in_layout(tensor, target, gaps);
   const at::Tensor pinned = pinned_copy(tensor);
   return target.is_cpu() ? pinned : pinned.to(target, kAtOnce);
 }
 
-// Of all pipelines of the process. One that was given to several stands there so often.
+// The streams that all pipelines of the process use. A stream that was given to several pipelines
+// is listed several times.
 struct StreamsInUse {
   std::mutex mutex;
   std::vector<c10::Stream> copies;
@@ -214,8 +217,8 @@ bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream
   return std::find(streams.begin(), streams.end(), stream) != streams.end();
 }
 
-// One of the usual priority, none of `not_these` if there is another: the pool has 32, which it
-// gives in turn.
+// A stream of the usual priority, and not one of `not_these` if there is another: the pool has 32,
+// which it gives in turn.
 c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& not_these) {
   constexpr int kPool = 32;
   const VirtualGuardImpl impl(device.type());
@@ -259,7 +262,7 @@ StreamScope::StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device)
 }
 
 StreamScope::~StreamScope() {
-  // Unchecked: a thread that has used no device is on device 0, and to set that would make a
+  // Unchecked: a thread that has used no device is on device 0. The checked call would make a
   // context there, which takes memory that nobody uses.
   if (!former_device_.is_cpu()) {
     VirtualGuardImpl(former_device_.type()).uncheckedSetDevice(former_device_);
@@ -276,9 +279,9 @@ void follow(const c10::Stream& later, const c10::Stream& earlier) {
 void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
   if (!tensor.defined() || tensor.device() != stream.device() || !tensor.has_storage()) return;
   if (stream.device().is_cpu()) return;
-  // Not while a graph is recorded: LibTorch's allocator takes every use that is noted meanwhile, by
-  // whichever thread, for one of the recording's own, and forgets it if the block is freed before
-  // the recording ends.
+  // Waits while a graph is recorded: LibTorch's allocator attributes every use that any thread
+  // notes meanwhile to the recording, and forgets it if the block is freed before the recording
+  // ends.
   const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
   VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
@@ -304,7 +307,7 @@ c10::Stream take_stream_for_recordings(c10::Device device) {
   std::vector<c10::Stream> nor_these = not_these;
   nor_these.insert(nor_these.end(), in_use.recordings.begin(), in_use.recordings.end());
   c10::Stream stream = another_stream(device, nor_these);
-  // One of another recording is better than one on which packets travel.
+  // A stream of another recording is better than one on which packets travel.
   if (contains(nor_these, stream)) stream = another_stream(device, not_these);
   if (stream == here) stream = another_stream(device, {here});
   TORCH_CHECK(stream != here, "there is no stream of ", device,
@@ -356,7 +359,7 @@ void Transfers::depart(Packet& packet, c10::Device target) {
     }
     const Lane lane = this->lane(source, target);
     if (!source.is_cpu()) {
-      // The copy waits for what made the tensor and for nothing else.
+      // The copy waits for the work that made the tensor and for nothing else.
       follow(lane.from, current_stream(source));
       use_on(item.tensor, lane.from);
     }
@@ -406,7 +409,7 @@ void Transfers::copy_into(const at::Tensor& target, const at::Tensor& source) {
     use_on(source, lane.from);
   }
   if (!target.is_cpu()) {
-    follow(lane.to, current_stream(target.device()));  // which may read it still
+    follow(lane.to, current_stream(target.device()));  // this stream may still read the target
     use_on(target, lane.to);
   }
   {

@@ -51,21 +51,22 @@ void follow(const c10::Stream& later, const c10::Stream& earlier);
 // graph, it waits until that is done (default_generators.h).
 void use_on(const at::Tensor& tensor, const c10::Stream& stream);
 
-// A stream of an accelerator on which packets travel, until it is given back. Not one on which
-// graphs are recorded, unless all are.
+// Takes a stream of an accelerator for packets to travel on, until it is given back. It is not a
+// stream on which graphs are recorded, unless all streams are.
 c10::Stream take_stream_for_copies(c10::Device device);
 void give_back_stream_for_copies(const c10::Stream& stream);
 
-// A stream of an accelerator to record graphs on, until it is given back. Never the current one,
-// and, unless all others are taken, neither one on which packets travel nor one that was taken for
-// other recordings: what is launched there meanwhile, or ordered with it, would be recorded, too.
-// Of the usual priority, because replays keep that of the recording, and would overtake stages that
-// run kernel by kernel. Throws c10::Error if there is none.
+// Takes a stream of an accelerator to record graphs on, until it is given back. It is never the
+// current stream. Unless all others are taken, it is neither a stream on which packets travel nor
+// one that was taken for other recordings: kernels that are launched there meanwhile, or ordered
+// with it, would be recorded, too. It has the usual priority, because replays keep the priority of
+// the recording, and would overtake stages that run kernel by kernel. Throws c10::Error if there is
+// no such stream.
 c10::Stream take_stream_for_recordings(c10::Device device);
 void give_back_stream_for_recordings(const c10::Stream& stream);
 
-// The streams on which a pipeline's packets travel: for each pair of devices one stream on either
-// side; the host has none. The streams are taken once and kept, because an allocator keeps the
+// The streams on which a pipeline's packets travel: for each pair of devices, one stream on either
+// side (none on the host). The streams are taken once and kept, because an allocator keeps the
 // freed blocks of each stream apart.
 //
 // Thread-safety: thread-safe.

@@ -1,4 +1,4 @@
-// Twins: a tensor that comes several times, as one object, and what stands for it.
+// Twins: finds tensors that come several times as the same object, and a value kept for each.
 #ifndef GPIPE_INTERNAL_TENSORS_TWINS_H_
 #define GPIPE_INTERNAL_TENSORS_TWINS_H_
 
@@ -16,8 +16,8 @@ inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && a.is_same(b);
 }
 
-// What stands for the tensors that have come so far. There are only a few, so they are searched one
-// after the other.
+// A value for each tensor that has come so far. There are only a few tensors, so they are searched
+// one after the other.
 //
 // Requirements: the tensors outlive it.
 template <typename Value>
@@ -31,7 +31,7 @@ class Twins {
     }
     return nullptr;
   }
-  // An undefined one is not kept: each is on its own.
+  // An undefined tensor is not kept, since it has no twin.
   void add(const at::Tensor& tensor, Value value) {
     if (tensor.defined()) known_.emplace_back(tensor.unsafeGetTensorImpl(), std::move(value));
   }

@@ -28,7 +28,7 @@ torch::nn::AnyValue to_any(Value value);
 // Throws c10::TypeError, which names the type, for a type that cannot travel between partitions.
 Value from_any(torch::nn::AnyValue value);
 
-// The tensors in it; none of a type that cannot travel between partitions.
+// The tensors in the value; none if its type cannot travel between partitions.
 std::vector<const at::Tensor*> tensors_in(torch::nn::AnyValue& value);
 
 // The type that `layer`'s forward takes, found without running it; nullopt if it is not a

@@ -9,19 +9,19 @@
 
 namespace gpipe::internal {
 
-// It shares the tensor's counter and not its memory, so the tensor may be freed, and changes
-// through its aliases and views count. Where the tensor is kept anyway, version_of() (alias.h) is
-// compared, which needs no reference to a counter: see Item.
+// A mark shares the tensor's version counter and not its memory. So the tensor may be freed, and
+// changes through its aliases and views count. Code that keeps the tensor anyway compares
+// version_of() (alias.h), which needs no reference to a counter: see Item.
 class VersionMark {
  public:
-  // Nobody counts the changes of a tensor of inference mode: it never looks changed.
+  // Nobody counts the changes of an inference tensor: it never looks changed.
   explicit VersionMark(const at::Tensor& tensor)
       : counter_(tensor.unsafeGetTensorImpl()->version_counter()), version_(now()) {}
 
   bool is_changed() const { return now() != version_; }
   // Changes up to now do not count any more.
   void renew() { version_ = now(); }
-  // Counts a change, which is seen by whoever has the tensor.
+  // Counts a change, which everyone that has the tensor sees.
   void bump() { counter_.bump(); }
 
  private:

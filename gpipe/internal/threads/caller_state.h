@@ -12,8 +12,8 @@
 namespace gpipe::internal {
 
 // Grad mode, inference mode, autocast with its dtypes, record-function callbacks and the rest of
-// at::ThreadLocalState; and what LibTorch leaves out of it: the mode of floating-point numbers,
-// at::NoTF32Guard, and whether TorchScript's executors optimize. All as they are on the thread that
+// at::ThreadLocalState, and also the state that this leaves out: the floating-point mode,
+// at::NoTF32Guard, and whether TorchScript's executors optimize. All are taken from the thread that
 // makes the object (docs/design/thread_state.md). A value type.
 class CallerState {
  public:
@@ -45,10 +45,10 @@ class CallerStateScope {
   const bool optimized_scripts_;
 };
 
-// While it lives, autocast casts every weight anew on this thread. Autocast's cache belongs to the
-// process, and whoever leaves autocast on the calling thread empties it. With the cache, stages
-// that run at the same time would take casts from each other's graphs, and a recompute outside the
-// caller's autocast would leave casts of the current weights for a later forward.
+// While the scope lives, autocast casts every weight anew on this thread. Autocast's cache belongs
+// to the process, and any thread that leaves autocast empties it. With the cache, stages that run
+// at the same time would take casts from each other's graphs, and a recompute outside the caller's
+// autocast would leave casts of the current weights for a later forward.
 //
 // Under an InterceptionScope, a layer that switches the cache on and casts a weight under it gets a
 // c10::Error that says so.

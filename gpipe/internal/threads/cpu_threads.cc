@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-// LibTorch's own number. A program that has set this one itself cannot be told from one that has
+// LibTorch's default number. A program that has set the same number itself looks like one that has
 // set none.
 const int kThreadsAtStart = at::get_num_threads();
 

@@ -17,15 +17,16 @@ namespace gpipe::internal {
 int64_t workers_on_cpu(const Placement& placement, const std::vector<int32_t>& workers,
                        const std::vector<c10::Device>& devices);
 
-// The intra-op threads that the workers share where nobody says how many: this thread's number; but
-// where that is LibTorch's own, not more than a container's CPU quota, which LibTorch does not
-// count.
+// The number of intra-op threads that the workers share if nobody says how many: this thread's
+// number. If that is LibTorch's own default, it is at most a container's CPU quota, which LibTorch
+// ignores.
 int64_t default_cpu_threads();
-// The same of numbers. `at_start`: that of this thread before anybody could change it. `is_chosen`:
-// whether the environment says how many (OMP_NUM_THREADS, MKL_NUM_THREADS).
+// The same, computed from given numbers. `now`: this thread's number. `at_start`: this thread's
+// number before anybody could change it. `is_chosen`: whether the environment sets the number
+// (OMP_NUM_THREADS, MKL_NUM_THREADS).
 int64_t default_cpu_threads(int64_t now, int64_t at_start, bool is_chosen,
                             std::optional<double> quota);
-// A warning where that is fewer than this thread's number; else empty.
+// A warning if default_cpu_threads() is less than this thread's number; otherwise empty.
 std::string fewer_threads_text();
 
 // The number of intra-op threads for each of `cpu_workers` workers: `wanted` if positive, otherwise
@@ -36,8 +37,8 @@ int64_t share_of_cpu_threads(int64_t wanted, int64_t cpu_workers);
 // changes the initial number of threads started later: see DefaultThreadsScope.
 void set_threads_of_this_thread(int64_t threads);
 
-// Open it while starting threads that call set_threads_of_this_thread(). Threads started after it
-// then begin with this thread's number.
+// Open this scope while starting threads that call set_threads_of_this_thread(). Threads started
+// after the scope then begin with this thread's number.
 //
 // That number is also set when the scope opens. After fork(), LibTorch makes its thread pool anew
 // when a number is first set, and does so without a lock; two threads at once would leave it

@@ -1,4 +1,4 @@
-// default_generators: who may meddle with the devices' default generators of random numbers.
+// default_generators: a lock on the devices' default generators of random numbers.
 #ifndef GPIPE_INTERNAL_THREADS_DEFAULT_GENERATORS_H_
 #define GPIPE_INTERNAL_THREADS_DEFAULT_GENERATORS_H_
 
@@ -6,10 +6,10 @@
 
 namespace gpipe::internal {
 
-// Held by whoever records or destroys a graph, because LibTorch's default generators know of one
-// recording only, refuse to draw meanwhile, and keep a list of graphs without a lock of their own;
-// and by whoever has put a default generator into another state. Recursive: what is recorded may
-// drop the last reference to an older graph.
+// A thread holds this mutex while it records or destroys a graph, because LibTorch's default
+// generators know of one recording only, refuse to draw meanwhile, and keep a list of graphs
+// without a lock of their own. A thread also holds it while it has put a default generator into
+// another state. It is recursive: a recorded layer may drop the last reference to an older graph.
 std::recursive_mutex& default_generators_mutex();
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-// enter_device: what a thread needs before it works for a device.
+// enter_device: prepares a thread that is about to work for a device.
 #ifndef GPIPE_INTERNAL_THREADS_DEVICE_CONTEXT_H_
 #define GPIPE_INTERNAL_THREADS_DEVICE_CONTEXT_H_
 
@@ -8,10 +8,10 @@ namespace gpipe::internal {
 
 // Makes a GPU's context current on this thread, where it has none yet; nothing for other devices.
 //
-// LibTorch's guards do that only for another GPU than the one a thread begins with. A thread whose
-// first operator for GPU 0 is a matrix product, in memory that the allocator had, would find none:
-// cuBLAS's handles then take the context themselves, and warn. Throws c10::Error if the GPU cannot
-// be used.
+// LibTorch's guards do that only for another GPU than the one a thread begins with. If a thread's
+// first operator for GPU 0 is a matrix product, in memory that the allocator had already, the
+// thread would have no context: cuBLAS's handles then take the context themselves, and warn. Throws
+// c10::Error if the GPU cannot be used.
 void enter_device(c10::Device device);
 
 }  // namespace gpipe::internal

@@ -6,15 +6,16 @@
 
 namespace gpipe::internal {
 
-// What std::fesetround and at::Context::setFlushDenormal set: the thread's own control register,
-// without its flags. On other processors than x86-64 and AArch64 the rounding alone. A value type.
+// The mode that std::fesetround and at::Context::setFlushDenormal set: the thread's control
+// register, without its flags. On processors other than x86-64 and AArch64 it is the rounding
+// alone. A value type.
 class FloatMode {
  public:
-  // That of this thread.
+  // The mode of this thread.
   FloatMode();
 
-  // Gives it to this thread. If the thread had another one, its OpenMP team ends: each thread of a
-  // team has the mode that the thread had when the team began.
+  // Gives this thread the mode. If the thread had another one, its OpenMP team ends, because the
+  // threads of a team keep the mode that this thread had when the team began.
   void apply() const;
 
   friend bool operator==(const FloatMode& a, const FloatMode& b) {
@@ -26,7 +27,7 @@ class FloatMode {
   uint64_t control_;
 };
 
-// Gives this thread a mode, and the former one back at its end.
+// Gives this thread a mode, and restores the former one on exit.
 class FloatModeScope {
  public:
   explicit FloatModeScope(const FloatMode& mode) { mode.apply(); }

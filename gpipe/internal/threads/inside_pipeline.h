@@ -9,7 +9,7 @@
 namespace gpipe::internal {
 
 // Whether this thread, or the thread on whose behalf autograd uses this one, is running a layer,
-// the loss, a hook or an observer of a pipeline. A thread that one of these starts is not seen.
+// the loss, a hook or an observer of a pipeline. False for a thread that one of these has started.
 //
 // The key is switched on wherever a pipeline's cells run, and autograd copies it to the threads on
 // which it runs their graphs.

@@ -10,7 +10,7 @@ namespace gpipe::internal {
 // Threads of a team that wait for work spin, but only as long as all teams of the process together
 // have no more threads than there are cores (libgomp: gomp_managed_threads, gomp_available_cpus).
 // Otherwise they sleep at the end of each operator, and small operators take several times as long,
-// on whichever thread. So who leaves the cores to others should leave them its share of threads.
+// on whichever thread. So a thread that leaves the cores to others should also release its team.
 //
 // Does nothing where LibTorch runs on another library than libgomp, in a process that was forked
 // (the team is the parent's), and within a parallel operator.

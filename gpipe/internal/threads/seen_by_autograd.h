@@ -1,8 +1,8 @@
-// SeenByAutogradScope: a pointer of a thread's own that autograd's threads see, too.
+// SeenByAutogradScope: a thread-local pointer that autograd's threads see, too.
 //
-// Nodes on accelerators run on threads of autograd's engine. It copies only the thread-local state
-// that LibTorch knows to them; debug info is part of that, and some kinds LibTorch leaves for free
-// use.
+// Nodes on accelerators run on threads of autograd's engine. The engine copies to them only the
+// thread-local state that LibTorch knows. Debug info is part of that, and LibTorch leaves some of
+// its kinds for free use.
 #ifndef GPIPE_INTERNAL_THREADS_SEEN_BY_AUTOGRAD_H_
 #define GPIPE_INTERNAL_THREADS_SEEN_BY_AUTOGRAD_H_
 
@@ -23,8 +23,8 @@ class SeenByAutogradScope {
   explicit SeenByAutogradScope(T* const* pointer)
       : guard_(kind(), std::make_shared<Info>(pointer)) {}
 
-  // The pointer, as it is now, of the thread on whose behalf autograd uses this one. Null if there
-  // is none.
+  // The present pointer of the thread on whose behalf autograd uses this one. Null if there is
+  // none.
   static T* current() {
     const auto* info = static_cast<const Info*>(c10::ThreadLocalDebugInfo::get(kind()));
     return info == nullptr ? nullptr : *info->pointer;

@@ -1,8 +1,8 @@
 // StageWork: for which stage of a pipeline a thread works.
 //
-// Allocators see a thread and nothing else: what they tell (that memory is short, that a block was
-// taken) is put down to the stage whose action the thread runs. So is a wait for a device, in
-// tests.
+// Allocators see a thread and nothing else. An event that they report (memory is short, a block was
+// taken) is attributed to the stage whose action the thread runs. In tests, so is a wait for a
+// device.
 #ifndef GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
 #define GPIPE_INTERNAL_THREADS_STAGE_WORK_H_
 
@@ -18,13 +18,13 @@
 
 namespace gpipe::internal {
 
-// Not by its layers: several pipelines may be made of them.
+// Identifies a stage. Its layers would not: several pipelines may have the same layers.
 struct StageId {
   const void* pipeline = nullptr;  // the address of a Pipeline
   int64_t stage = 0;
 };
 
-// One for each stage of a pipeline, as long as that lives.
+// A pipeline has one for each stage, as long as the pipeline lives.
 //
 // Thread-safety: thread-safe.
 class StageWork {
@@ -33,15 +33,15 @@ class StageWork {
   explicit StageWork(StageId id, std::function<std::string()> place = nullptr)
       : id_(id), place_(std::move(place)) {}
 
-  // The one of the calling thread, or of the thread on whose behalf autograd uses this one; null
-  // outside of the actions of stages.
+  // The StageWork of the calling thread, or of the thread on whose behalf autograd uses this one;
+  // null outside of the actions of stages.
   static StageWork* current();
 
   StageId id() const { return id_; }
   // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
   std::string place() const { return place_ ? place_() : ""; }
 
-  // What was missing last, since the stage began its action.
+  // The last shortage of memory since the stage began its action.
   std::optional<OutOfMemory> out_of_memory() const;
   void set_out_of_memory(std::optional<OutOfMemory> what);
 
@@ -52,7 +52,7 @@ class StageWork {
   std::optional<OutOfMemory> out_of_memory_;  // guarded by mutex_
 };
 
-// Around the steps of a worker, which runs the actions of one or several stages.
+// A scope around the steps of a worker, which runs the actions of one or several stages.
 class StageWorkScope {
  public:
   // `on_autograd_threads`: also on the threads that autograd uses on this one's behalf, as it does
@@ -74,11 +74,11 @@ class StageWorkScope {
   std::optional<SeenByAutogradScope<autograd_info, StageWork>> for_autograd_;
 };
 
-// Notes it for the stage that the calling thread works for, if any.
+// Notes the shortage for the stage that the calling thread works for, if any.
 void report_out_of_memory(const OutOfMemory& what);
 
-// Makes CUDA's allocator report what it lacks, for the rest of the process. Idempotent. Nothing
-// happens where LibTorch has no CUDA, or an allocator that does not tell (cudaMallocAsync).
+// Makes CUDA's allocator report shortages, for the rest of the process. Idempotent. Does nothing if
+// LibTorch has no CUDA, or an allocator that reports none (cudaMallocAsync).
 // Requirements: the machine has a GPU.
 void watch_cuda_memory();
 
