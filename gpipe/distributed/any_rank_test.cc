@@ -34,7 +34,7 @@ TEST(AnyRank, IsTheSameOnAllRanks) {
 
 volatile std::sig_atomic_t was_told = 0;
 
-// One rank alone is told, at a moment that has nothing to do with the steps.
+// Only one rank gets the signal, at a moment that is unrelated to the steps.
 TEST(AnyRank, ASignalToOneRankEndsAllAtOneStep) {
   for (const int64_t told : {0, 2}) {
     WorldRanks ranks(3, [told](const World& world, const Say& say) {

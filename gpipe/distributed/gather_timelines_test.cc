@@ -118,7 +118,7 @@ TEST(GatherTimelines, AnotherClockIsMadeThatOfRankZero) {
     step(world, pipe, timeline);
     Steps steps = timeline.steps_of_steady_clock();
     Clock clock = steady_clock_of_machine();
-    // Rank 1 and 2 are on machines of their own.
+    // Ranks 1 and 2 have clocks as on machines of their own.
     const int64_t ahead = (world.rank() == 1 ? 5 : -7) * kSecond;
     if (world.rank() > 0) {
       clock = {"machine " + std::to_string(world.rank()),
@@ -126,7 +126,7 @@ TEST(GatherTimelines, AnotherClockIsMadeThatOfRankZero) {
       for (StepTimeline& step : steps) move_clock(step, ahead);
     }
     const std::vector<Steps> replicas = gather_timelines(world, std::move(steps), clock);
-    // How long a message takes on a busy machine.
+    // The tolerance is the time that a message may take on a busy machine.
     say(too_early(replicas[0][0], 3, kSecond));
     say(replicas[0][0].end() < 4 * kSecond ? "short" : "long");
   });

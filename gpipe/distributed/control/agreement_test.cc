@@ -36,7 +36,7 @@ TEST(Agreement, NamesTwoRanksAndBothValuesAtOnce) {
   EXPECT_TRUE(agreement.complete());
 }
 
-// Also where they are at the same point.
+// Ranks in different calls are named even if they are at the same point.
 TEST(Agreement, NamesWhoIsInAnotherCall) {
   Agreement agreement(3);
   EXPECT_EQ(agreement.add(2, {"step", "8", false, false, 7}), std::nullopt);
@@ -63,7 +63,7 @@ TEST(Agreement, CollectsWhatMayDiffer) {
   const std::string binary("\0\xff\n", 3);
   EXPECT_EQ(agreement.add(2, {"times", binary, /*is_collected=*/true}), std::nullopt);
   EXPECT_EQ(agreement.add(0, {"times", "", /*is_collected=*/true}), std::nullopt);
-  EXPECT_THAT(agreement.take_values(), IsEmpty());  // they are not all there
+  EXPECT_THAT(agreement.take_values(), IsEmpty());  // not all values have come
   EXPECT_EQ(agreement.add(1, {"times", "b", /*is_collected=*/true}), "");
   EXPECT_THAT(agreement.take_values(), ElementsAre("", "b", binary));
 }
@@ -76,7 +76,7 @@ TEST(Agreement, WhatIsComparedIsNotCollected) {
 }
 
 TEST(Agreement, NamesWhoComparesAndWhoExchanges) {
-  for (const int64_t last : {0, 1}) {  // whoever comes last
+  for (const int64_t last : {0, 1}) {  // the rank that comes last
     Agreement agreement(3);
     agreement.add(1 - last, {"chunks", "8", /*is_collected=*/last == 0});
     EXPECT_EQ(agreement.add(last, {"chunks", "8", /*is_collected=*/last == 1}),
@@ -119,7 +119,7 @@ TEST(Agreement, ShowsTheFirstLineThatDiffers) {
   EXPECT_EQ(verdict("0: Linear\n", "0: Linear\n1: ReLU\n"),
             "layers must be the same on all ranks: line 2 is the first that differs: rank 0 has "
             "'', rank 1 has '1: ReLU'");
-  // Where one line is the begin of the other.
+  // One line is the beginning of the other.
   EXPECT_EQ(verdict("0: Linear\n1: ReLU\n", "0: Linear 4\n1: ReLU\n"),
             "layers must be the same on all ranks: line 1 is the first that differs: rank 0 has "
             "'0: Linear', rank 1 has '0: Linear 4'");

@@ -41,7 +41,7 @@ TEST(Collectives, RankZeroDecidesWhenAllHaveCome) {
 TEST(Collectives, CallsThatOverlapAreApart) {
   Collectives calls(3);
   EXPECT_FALSE(calls.hear(1, 0, compared(1, "8"), after(0)));
-  // It decides that the first two differ; who comes late finds the verdict, and no new call.
+  // The first two differ, which decides the call; a late rank does not begin a new one.
   EXPECT_THAT(calls.hear(2, 0, compared(1, "4"), after(0))->text, HasSubstr("rank 2 has '4'"));
   EXPECT_FALSE(calls.hear(1, 0, compared(2, "5"), after(0)));
   EXPECT_FALSE(calls.hear(2, 0, compared(2, "5"), after(0)));
@@ -66,7 +66,7 @@ TEST(Collectives, ARankWaitsForTheVerdictOfItsOwnCall) {
   EXPECT_FALSE(calls.has_verdict());
   EXPECT_FALSE(calls.is_waiting());
   EXPECT_EQ(calls.ended(), 1);
-  // It had come before this rank did.
+  // The verdict had come before this rank made the call.
   EXPECT_EQ(calls.begin(), 2);
   EXPECT_EQ(calls.ended(), 1);
   ASSERT_TRUE(calls.has_verdict());
@@ -107,7 +107,7 @@ TEST(Collectives, AnEpochForgetsThoseBefore) {
   EXPECT_FALSE(calls.is_waiting());
   EXPECT_EQ(calls.begin(), 1);
   EXPECT_FALSE(calls.has_verdict());
-  // What is on its way still.
+  // A verdict that was still in transit.
   calls.know(0, {1, "old", {}});
   EXPECT_FALSE(calls.has_verdict());
   EXPECT_FALSE(calls.hear(0, 0, compared(2, "4"), after(0)));

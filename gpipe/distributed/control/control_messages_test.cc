@@ -75,7 +75,7 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   std::string protocol = to_frame(Hello{"t", 0, 1, "h"}, 0).body;
   protocol[8] = 'G';
   EXPECT_THROW(to_hello(protocol), DamagedMessage);
-  // Values of other than all ranks, or beside a Disagreement.
+  // Values of too few or too many ranks, or beside a Disagreement.
   const std::string verdict = to_frame(Verdict{6, "", {"a", "b"}}, 0).body;
   EXPECT_THROW(to_verdict(verdict, 1), DamagedMessage);
   EXPECT_THROW(to_verdict(verdict, 3), DamagedMessage);
@@ -86,12 +86,12 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
 
-// Both ways: each rank's value to rank 0, and all of them to each.
+// In both directions: each rank's value to rank 0, and all values to each rank.
 TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
   for (const int64_t size : {1, 2, 3, 4, 7, 512, 1000, 100000}) {
     for (const std::string& name : {std::string(), std::string(1000, 'n')}) {
       const std::string value(longest_collected(name, size), 'v');
-      // It is a megabyte, as for one value that is compared.
+      // The values take a megabyte together, as one value does that is compared.
       const size_t with_one_byte_more = value.size() + 1 + sizeof(uint64_t);
       EXPECT_GT(name.size() + static_cast<size_t>(size) * with_one_byte_more, 1 << 20) << size;
       const std::vector<std::string> values(static_cast<size_t>(size), value);
@@ -103,7 +103,7 @@ TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
   EXPECT_EQ(longest_collected(std::string((1 << 20) + 1, 'n'), 2), 0);
 }
 
-// Each body cut off anywhere is refused; changed at random it is refused or read, and nothing else.
+// A body that is cut off anywhere is refused. A body that is changed at random is refused or read.
 TEST(ControlMessages, DamagedOnesAreRefused) {
   const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> readers = {
       {to_frame(Hello{"token", 2, 4, "host"}, 0).body, [](const auto& body) { to_hello(body); }},

@@ -1,4 +1,4 @@
-// Real processes that fail in all ways: what the others throw, and how soon.
+// Real processes that fail in all ways: checks what the others throw, and how soon.
 #include "gpipe/distributed/control/control.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ class Meeting {
   int64_t size() const { return static_cast<int64_t>(endpoints_.size()); }
   const Endpoint& endpoint(int64_t rank) const { return endpoints_[static_cast<size_t>(rank)]; }
 
-  // This rank's, connecting.
+  // This rank's Control, which begins to connect.
   std::unique_ptr<Control> begin(int64_t rank) {
     ControlOptions options;
     options.rank = rank;
@@ -70,7 +70,7 @@ class Meeting {
     options.host = "host" + std::to_string(rank);
     options.token = "a token";
     options.listener = std::move(listeners_[static_cast<size_t>(rank)]);
-    // What another rank's process listens on must not stay open here when that one ends.
+    // Another rank's listener must not stay open here when that rank's process ends.
     listeners_.clear();
     options.silence_limit = silence_;
     options.call_limit = call_;
@@ -91,7 +91,7 @@ class Meeting {
   std::vector<Socket> listeners_;
 };
 
-// As a worker that waits for what never comes. Says "TIME MESSAGE".
+// Waits like a worker for a message that never comes. Says "TIME MESSAGE".
 void wait_for_failure(Control& control, const Say& say) {
   while (!control.failed()) sleep(1);
   try {
@@ -117,7 +117,8 @@ void expect_all(RankProcesses& ranks, int64_t size, const std::string& line) {
   for (int64_t rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.next(rank), line) << "rank " << rank;
 }
 
-// What all ranks but `victims` throw, if it is one text, within a second after `since` and `limit`.
+// The text that all ranks except `victims` throw, if it is the same, within a second after `since`
+// plus `limit`.
 std::string expect_one_failure(RankProcesses& ranks, int64_t size, const std::set<int64_t>& victims,
                                int64_t since, int64_t limit = 0) {
   std::set<std::string> texts;
@@ -151,7 +152,7 @@ TEST(Control, ComparesWhatAllRanksSay) {
     agree("long", std::string(900000, 'x') + (rank == 3 ? "y" : "z") + std::string(9000, 'x'));
   });
   expect_all(ranks, 4, "agreed");
-  // Whichever two are compared first.
+  // The text depends on which two ranks are compared first.
   std::set<std::string> texts;
   for (int64_t rank = 0; rank < 4; ++rank) texts.insert(ranks.next(rank));
   EXPECT_THAT(texts, SizeIs(1));
@@ -169,7 +170,7 @@ TEST(Control, ComparesWhatAllRanksSay) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// What a call throws; nothing: "well".
+// The text of what a call throws; "well" if it throws nothing.
 std::string thrown_by(const std::function<void()>& call) {
   try {
     call();
@@ -181,7 +182,7 @@ std::string thrown_by(const std::function<void()>& call) {
   return "well";
 }
 
-// Of some bytes that no text has, and another size on each rank, in each call: also none.
+// A value with bytes that no text has, and with another size on each rank and in each call, also 0.
 std::string drawn_value(int64_t rank, int call) {
   std::mt19937 random(static_cast<unsigned>(1000 * rank + call));
   std::string value(random() % 40 * (random() % 4), '\0');
@@ -193,13 +194,13 @@ TEST(Control, GivesTheValuesOfAllRanksToAll) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
-    // Those that come late are waited for, in any order.
+    // Ranks come in any order, and the others wait for late ones.
     sleep(static_cast<int>((rank * 3 + 2) % 4) * 50);
     const std::vector<std::string> values = {"zero", "", std::string("\0\xff\n\0", 4), "three"};
     say(control->exchange("values", values[static_cast<size_t>(rank)]) == values ? "all" : "other");
     say(control->exchange("nothing", "") == std::vector<std::string>(4) ? "all" : "other");
     control->agree("between", "two exchanges");
-    // As much as one frame may hold, with a name of four bytes.
+    // The longest value that fits into a frame, with a name of four bytes.
     const std::string longest((1 << 18) - 9, static_cast<char>('a' + rank));
     const auto much = control->exchange("much", longest);
     bool all = much.size() == 4;
@@ -243,7 +244,7 @@ TEST(Control, AllMustMakeTheSameExchange) {
       control->exchange("times", "7");
     }));
     say(thrown_by([&] { control->exchange(rank == 2 ? "sizes" : "times", "7"); }));
-    // They go on together.
+    // The ranks go on together.
     say(control->exchange("end", std::to_string(rank)) == std::vector<std::string>{"0", "1", "2"}
             ? "well"
             : "other");
@@ -261,7 +262,7 @@ TEST(Control, AllMustMakeTheSameExchange) {
 }
 
 TEST(Control, NamesWhoDoesNotComeToAnExchange) {
-  for (const int64_t late : {0, 1}) {  // also the one that collects
+  for (const int64_t late : {0, 1}) {  // rank 0 collects the values
     Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
     RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
       auto control = meeting.connect(rank);
@@ -277,7 +278,7 @@ TEST(Control, NamesWhoDoesNotComeToAnExchange) {
   }
 }
 
-// Who waits for the values of all learns that one does not come: it is killed, or leaves, or
+// Ranks that wait for the values of all learn that one does not come: it is killed, leaves or
 // throws.
 TEST(Control, AnExchangeEndsWhenARankFails) {
   for (const int64_t victim : {0, 2}) {
@@ -313,7 +314,7 @@ TEST(Control, AnExchangeEndsWhenARankFails) {
   }
 }
 
-// Rank 0 decides when it comes last, and needs to wait for nobody then.
+// If rank 0 comes last, it decides, and then it does not need to wait for other ranks.
 TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
   Meeting meeting(3);
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -326,8 +327,8 @@ TEST(Control, WhatRankZeroHasReturnedTheOthersGet) {
   for (const int64_t rank : {1, 2}) EXPECT_EQ(ranks.next(rank), "all");
 }
 
-// Each goes on as soon as it knows that all are ready: its values come to those that do not know
-// it yet, and are of the new epoch. Those of the epoch that has failed are forgotten.
+// Each rank goes on as soon as it knows that all are ready. Its values reach ranks that do not know
+// that yet, and belong to the new epoch. Values of the failed epoch are forgotten.
 TEST(Control, ExchangesBelongToAnEpoch) {
   constexpr int kEpochs = 30;
   Meeting meeting(4);
@@ -359,8 +360,8 @@ TEST(Control, ExchangesBelongToAnEpoch) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// A verdict of the new epoch comes to those that do not know yet that it has begun: the two that
-// differ are enough for one.
+// A verdict of the new epoch may reach ranks that do not know yet that it has begun, because two
+// ranks that differ suffice for a verdict.
 TEST(Control, ADisagreementMayBeTheFirstOfAnEpoch) {
   constexpr int kEpochs = 30;
   Meeting meeting(6);
@@ -395,7 +396,7 @@ TEST(Control, RefusesTooLongAValue) {
     } catch (const std::invalid_argument& error) {
       say(error.what());
     }
-    // It was no call.
+    // The refused exchange does not count as a call.
     say(control->exchange("times", longest) == std::vector<std::string>{longest, longest}
             ? "well"
             : "other");
@@ -433,7 +434,7 @@ TEST(Control, NamesWhoDoesNotComeToACall) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// It gives up its call for all, and the next one is the same everywhere.
+// The rank's call is given up for all, and the next call is the same on all ranks.
 TEST(Control, WhoDoesNotComeToTheNextEpochMakesTheCallThatWasGivenUpNoMore) {
   Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -529,7 +530,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
           say(std::to_string(now) + " reported");
         }
         wait_for_failure(*control, say);
-        // Who is told that something failed finds that nothing of this process waits any more.
+        // When a caller is told of a failure, nothing in this process waits any more.
         say("cancelled " + std::to_string(cancelled));
         const Control::Watch late(*control, [&] { ++cancelled; });
         say("cancelled " + std::to_string(cancelled));
@@ -551,7 +552,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// What is seen late of something that an earlier epoch had is no failure of this one.
+// A late symptom of an earlier epoch is not a failure of this one.
 TEST(Control, ASymptomOfAnEarlierEpochComesTooLate) {
   Meeting meeting(2);
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -582,8 +583,8 @@ TEST(Control, ASymptomOfAnEarlierEpochComesTooLate) {
   expect_all(ranks, 2, "well");
 }
 
-// Who goes on at once, and ends, is not missed by those that have not yet noticed that all are
-// ready.
+// A rank that goes on immediately, and ends, is not missed by ranks that have not yet noticed that
+// all are ready.
 TEST(Control, ANextEpochMayBeShort) {
   for (int round = 0; round < 20; ++round) {
     Meeting meeting(4);
@@ -606,7 +607,7 @@ TEST(Control, ANextEpochMayBeShort) {
   }
 }
 
-// Nobody waits for the next epoch of who has left: before the failure, or because of it.
+// No rank waits for the next epoch for a rank that has left, before the failure or because of it.
 TEST(Control, ANextEpochIsNotAwaitedFromWhoHasLeft) {
   for (const bool before : {true, false}) {
     Meeting meeting(3, std::chrono::seconds(30), std::chrono::seconds(60));
@@ -694,8 +695,8 @@ TEST(Control, TellsWhoEndsInsteadOfGoingOn) {
   }
 }
 
-// Two ranks die one after the other behind a record. Those that are left come to the next epoch
-// before, between and after.
+// Two ranks die one after the other after a record. The others come to the next epoch before,
+// between and after these losses.
 TEST(Control, LossesBehindARecordAreAgreedOn) {
   const auto come_on = [](int signal) {
     sigset_t set;
@@ -736,7 +737,7 @@ TEST(Control, LossesBehindARecordAreAgreedOn) {
   EXPECT_EQ(ranks.next(0), text);
   EXPECT_EQ(ranks.next(1), text);
   ranks.send(3, SIGKILL);
-  sleep(200);  // so that rank 4 would know
+  sleep(200);  // long enough for rank 4 to notice
   ranks.send(4, SIGUSR1);
   EXPECT_EQ(ranks.next(4), text);
   for (const int64_t rank : {0, 1, 4}) ranks.send(rank, SIGUSR1);
@@ -770,7 +771,7 @@ TEST(Control, WhoWaitsForARecordGetsThatOfItsEpoch) {
     EXPECT_EQ(control->epoch(), epoch + 1);
     for (std::thread& thread : threads) thread.join();
     for (const std::string& text : texts) {
-      // Who came to its wait when the next epoch had begun waited for one of its faults.
+      // A thread that began to wait in the next epoch waited for a fault of that epoch.
       EXPECT_THAT(
           text, ::testing::AnyOf("rank 0 (host0) threw: boom", "rank 0 (host0) threw: a symptom"));
     }
@@ -778,7 +779,7 @@ TEST(Control, WhoWaitsForARecordGetsThatOfItsEpoch) {
   }
 }
 
-// What belongs to an epoch that is over: a worker's exception of a run that ended long ago.
+// The report belongs to an epoch that is over: a worker's exception in a run that ended long ago.
 TEST(Control, AReportThatComesLateChangesNothing) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -799,7 +800,7 @@ TEST(Control, AReportThatComesLateChangesNothing) {
   EXPECT_THROW(control->check(), DistributedFailure);
 }
 
-// Whether something has failed is asked by other threads than the one that gets over it.
+// One thread checks for failures while another one begins the next epoch.
 TEST(Control, WhoChecksGetsAFailureOrNone) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -828,10 +829,10 @@ TEST(Control, WhoChecksGetsAFailureOrNone) {
   }
 }
 
-// A child without exec has all of its parent's files.
+// A child without exec has all of its parent's descriptors.
 TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
   Meeting meeting(3);
-  int children[2];  // they live as long as somebody may write
+  int children[2];  // children live as long as a process has the writing end open
   ASSERT_EQ(pipe(children), 0);
   {
     RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -843,7 +844,7 @@ TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
           char byte;
           _exit(read(children[0], &byte, 1) == 0 ? 0 : 1);
         }
-        // The parent's connections are as they were.
+        // The parent's connections still work.
         control->agree("forked", "");
         raise(SIGKILL);
       }
@@ -913,7 +914,7 @@ TEST(Control, TellsWhoIsSilentAndFencesIt) {
     expect_all(ranks, 4, "ready");
     const int64_t now = microseconds_now();
     ranks.send(victim, SIGSTOP);
-    // The last beat may be as old as a quarter of the limit when it is stopped.
+    // When the rank is stopped, its last beat may be as old as a quarter of the limit.
     const std::string text = expect_one_failure(ranks, 4, {victim}, now, kSecond / 2 - kSecond / 8);
     EXPECT_EQ(text, "rank " + std::to_string(victim) + " (host" + std::to_string(victim) +
                         ") is silent: nothing came from it for 0.5 s: it is stopped or "
@@ -922,7 +923,7 @@ TEST(Control, TellsWhoIsSilentAndFencesIt) {
       if (rank == victim) continue;
       EXPECT_EQ(ranks.next(rank), "no next epoch");
     }
-    // It wakes, accuses nobody, and throws what the others have thrown.
+    // The rank wakes, reports no other rank, and throws what the others have thrown.
     ranks.send(victim, SIGCONT);
     EXPECT_EQ(hear(ranks, victim).text, text);
     EXPECT_EQ(ranks.next(victim), "no next epoch");
@@ -946,14 +947,14 @@ TEST(Control, AShortStopIsNoFault) {
   expect_all(ranks, 3, "well");
 }
 
-// A machine that sleeps: who does not listen must not call the others silent.
+// As when a machine sleeps: a rank that did not listen must not call the others silent.
 TEST(Control, AStopOfAllIsNobodysSilence) {
   Meeting meeting(3, Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
     control->agree("begin", "");
     say("ready");
-    sleep(200);  // the time in which it is stopped is not slept
+    sleep(200);  // not counting the time in which it is stopped
     for (int i = 0; i < 10; ++i) {
       sleep(30);
       control->check();
@@ -1013,7 +1014,7 @@ TEST(Control, TellsWhoLeavesBeforeTheOthersAreDone) {
       Control::Call second(*control);
       wait_for_failure(*control, say);
       second.done();
-    } catch (const DistributedFailure& failure) {  // it had left already
+    } catch (const DistributedFailure& failure) {  // the other rank had left already
       say(std::to_string(microseconds_now()) + " " + failure.what());
     }
   });
@@ -1043,7 +1044,7 @@ TEST(Control, WhoHasDoneItsPartMayLeave) {
   }
 }
 
-// The others, which know that it leaves, decide without it: two records there must not be.
+// The others know that the rank leaves, and decide without it: there must not be two records.
 TEST(Control, WhoLeavesDoesNotDecide) {
   Endpoint endpoint{"127.0.0.1", 0};
   ControlOptions options;
@@ -1051,7 +1052,7 @@ TEST(Control, WhoLeavesDoesNotDecide) {
   options.token = "a token";
   options.listener = listen_on(endpoint.address, &endpoint.port);
   auto control = std::make_unique<Control>(std::move(options));
-  // A rank that is slow to answer: it only listens.
+  // A rank that is slow to answer: it has a mesh but no Control.
   MeshOptions slow;
   slow.rank = 1;
   slow.size = 2;
@@ -1162,7 +1163,7 @@ TEST(Control, ASymptomWithoutACauseIsTold) {
 TEST(Control, ThoseThatConnectLearnWhoEnded) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
-    if (rank == 3) sleep(400);  // all is decided then
+    if (rank == 3) sleep(400);  // until all is decided
     auto control = meeting.begin(rank);
     if (rank == 2) {
       sleep(100);
@@ -1183,7 +1184,7 @@ TEST(Control, ThoseThatConnectLearnWhoEnded) {
             std::string("rank 2 (host2) is gone") + kGone);
 }
 
-// Somebody waits at the port, and there is no file for the connection.
+// A connection waits at the port, and no descriptor is left for it.
 TEST(Control, WithoutAFileForAConnectionItsThreadRestsAndTheErrorSaysSo) {
   Meeting meeting(2);
   RankProcesses ranks(1, [&](int64_t rank, const Say& say) {
@@ -1233,7 +1234,7 @@ TEST(Control, NamesWhoDoesNotConnect) {
   }
 }
 
-// Whoever connects without being a rank is dropped, whatever it says, and all goes on.
+// A process that connects and is not a rank is dropped, whatever it sends, and the ranks go on.
 TEST(Control, StrangersChangeNothing) {
   Meeting meeting(3);
   std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1), meeting.endpoint(2)};
@@ -1252,7 +1253,7 @@ TEST(Control, StrangersChangeNothing) {
   std::vector<Socket> silent;
   int dropped = 0;
   for (int i = 0; i < 10'000; ++i) {
-    // Nonsense, for the most part in a frame, or the beginning of one: of the type of a greeting.
+    // Nonsense, mostly in a frame of a greeting's type, or the beginning of one.
     std::string nonsense;
     for (uint64_t size = random() % 200; size > 0; --size) nonsense += static_cast<char>(random());
     std::string text = "GPC1" + std::string("\1\0\0\0\0\0\0\0", 8);
@@ -1278,7 +1279,7 @@ TEST(Control, StrangersChangeNothing) {
   }
 }
 
-// More of them than a rank listens to at once, all the time that a rank needs to connect.
+// More strangers than a rank listens to at once, all the time that a rank needs to connect.
 TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
   Meeting meeting(3);
   std::vector<Endpoint> endpoints = {meeting.endpoint(0), meeting.endpoint(1)};
@@ -1297,7 +1298,7 @@ TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
         try {
           silent[i % silent.size()] = begin_connect(endpoints[i % 2]);
           ++strangers;
-        } catch (const std::runtime_error&) {  // all have connected: nobody listens any more
+        } catch (const std::runtime_error&) {  // all have connected: no rank listens any more
           return;
         }
       }
@@ -1311,7 +1312,7 @@ TEST(Control, AFloodOfStrangersMakesNobodyLookDead) {
   }
 }
 
-// Some ranks fail, each in a way and at a time that is drawn. Those that are left throw one text.
+// Some ranks fail, each in a random way at a random time. The others throw the same text.
 TEST(Control, RandomFaults) {
   auto random = testing::test_random();
   const auto draw = [&](uint64_t count) { return static_cast<int>(random() % count); };
@@ -1357,7 +1358,7 @@ TEST(Control, RandomFaults) {
         say(std::to_string(microseconds_now()) + " " + failure.what());
         return;
       }
-      // Its part is done; the next call is one that nobody else makes.
+      // Rank 0 has done its part; no other rank makes the next call.
       control.reset();
       say("0 left");
     });
@@ -1366,7 +1367,7 @@ TEST(Control, RandomFaults) {
     for (const Way way : ways)
       all_leave_or_wait = all_leave_or_wait && (way == kNothing || way == kLeave);
     if (all_leave_or_wait)
-      continue;  // who waits for nobody waits for ever: ended by the destructor
+      continue;  // a rank that nothing will wake waits forever: the destructor ends it
     for (int64_t rank = 0; rank < size; ++rank) {
       const Way way = ways[static_cast<size_t>(rank)];
       if (way == kKill) continue;

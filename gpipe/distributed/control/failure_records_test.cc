@@ -1,4 +1,4 @@
-// All ranks of a run in one thread and on a clock that is drawn: what comes to whom, and when.
+// Plays all ranks of a run in one thread, with a random clock and random delays of messages.
 #include "gpipe/distributed/control/failure_records.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST(FailureRecords, ARecordOfExceptionsIsNotTheLast) {
   records.begin_next_epoch(at(60));
   EXPECT_EQ(records.epoch(), 1);
   EXPECT_FALSE(records.has_failed());
-  // Who waits for the one before finds what it was.
+  // A thread that waits for the earlier epoch finds its record.
   EXPECT_TRUE(round->is_decided());
   EXPECT_THAT(round->record, ElementsAre(exception(0)));
 }
@@ -71,7 +71,7 @@ TEST(FailureRecords, ALossBehindARecordIsDecidedAsThatWas) {
   FailureRecords records(0, 3);
   records.listen(at(0));
   records.hear_record(0, {exception(1)}, at(0));
-  EXPECT_THAT(*records.take_record(), ElementsAre(exception(1)));  // it is passed on
+  EXPECT_THAT(*records.take_record(), ElementsAre(exception(1)));  // the record is passed on
   records.listen(at(100));
   records.listen(at(101));
   records.lose(death(2), at(101), at(101));
@@ -81,18 +81,18 @@ TEST(FailureRecords, ALossBehindARecordIsDecidedAsThatWas) {
   records.listen(at(110));
   records.hear(0, death(1), at(102), at(110));
   records.decide(at(141));
-  // The epoch has the record that it had.
+  // The epoch's own record is unchanged.
   EXPECT_THAT(records.round()->record, ElementsAre(exception(1)));
   EXPECT_THAT(records.last(), ElementsAre(death(2), death(1)));
   EXPECT_THAT(*records.take_record(), ElementsAre(death(2), death(1)));
-  // Nothing comes behind the last one.
+  // Nothing follows the last record.
   records.lose(death(1), at(150), at(150));
   records.hear_record(0, {death(1)}, at(150));
   EXPECT_FALSE(records.is_open());
   EXPECT_THAT(records.last(), ElementsAre(death(2), death(1)));
 }
 
-// Noticed here while another rank decided without it.
+// This rank notices the loss while another rank decides without it.
 TEST(FailureRecords, ALossThatTheRecordDoesNotNameIsNotForgotten) {
   FailureRecords records(0, 3);
   records.lose(death(2), at(0), at(0));
@@ -102,7 +102,7 @@ TEST(FailureRecords, ALossThatTheRecordDoesNotNameIsNotForgotten) {
   records.decide(at(41));
   EXPECT_THAT(records.last(), ElementsAre(death(2)));
 
-  // It threw, and so its end was none of the record.
+  // The rank threw, so the record did not contain its end.
   FailureRecords thrower(0, 3);
   thrower.hear(0, exception(2), at(0), at(0));
   thrower.lose(death(2), at(1), at(1));
@@ -120,7 +120,7 @@ TEST(FailureRecords, TheLastRecordIsThatOfAnyEpoch) {
   EXPECT_THAT(running.last(), ElementsAre(death(1)));
   EXPECT_TRUE(running.is_lost(1));
   EXPECT_TRUE(running.take_must_cancel());
-  // Another epoch's exceptions are nobody's here.
+  // Exceptions of another epoch are ignored.
   FailureRecords other(0, 3);
   other.hear(1, exception(1), at(0), at(0));
   other.hear_record(1, {exception(1)}, at(0));
@@ -133,7 +133,8 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
   records.take_must_cancel();
   records.hear_ready(1, 1);
   records.hear_ready(2, 1);
-  // They have begun, one has thrown and ended, and this rank has not noticed that all are ready.
+  // The others have begun the next epoch, one has thrown and ended, and this rank has not noticed
+  // that all are ready.
   records.hear(1, exception(2, "boom"), at(10), at(11));
   records.lose(death(2), at(12), at(12));
   ASSERT_TRUE(records.may_go_on());
@@ -145,7 +146,7 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
   EXPECT_TRUE(records.is_open());  // its end comes next
 }
 
-// Those that are slow to come do not keep the others from learning it.
+// Ranks that are slow to come do not keep the others from learning of the loss.
 TEST(FailureRecords, WhoWasReadyAndIsLostIsToldOfAtOnce) {
   FailureRecords records(0, 3);
   records.hear_record(0, {exception(1)}, at(0));
@@ -165,10 +166,10 @@ TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
   EXPECT_EQ(records.time_to_decide(at(340), 1, 3), at(840));
   EXPECT_EQ(records.time_to_decide(at(939), 1, 3), at(840));
   EXPECT_EQ(records.time_to_decide(at(940), 1, 3), at(1440));
-  // Whoever is alone needs no turn.
+  // A rank that is alone needs no turn.
   EXPECT_EQ(records.time_to_decide(at(340), 0, 1), at(40));
 
-  // After a loss, what that rank has decided may be on its way.
+  // After a loss, a record that the lost rank has decided may be in transit.
   FailureRecords left(1, 3);
   left.report(exception(1), at(0), at(0));
   left.lose(death(0), at(45), at(45));
@@ -176,7 +177,7 @@ TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
   left.hear(0, death(0), at(45), at(50));
   EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
-  // What it hears may have come long ago.
+  // A rank that was stopped: what it hears may have come long ago.
   FailureRecords stopped(0, 2);
   stopped.listen(at(0));
   stopped.listen(at(190));
@@ -224,13 +225,13 @@ class Run {
       for (const auto& [time, victim] : kills_) {
         if (time == ms_) kill(victim);
       }
-      // What one says in this moment another one hears in it, or not.
+      // A rank may or may not hear in this moment what another one says in it.
       for (int i = 0; i < size_; ++i) turn(draw(size_));
       for (int i = 0; i < size_; ++i) turn(i);
     }
   }
 
-  // What all that are left have been told.
+  // Checks what the remaining ranks have been told.
   void expect_one_run() {
     std::map<uint32_t, std::set<std::string>> records;
     std::set<std::string> last;
@@ -241,13 +242,13 @@ class Run {
       for (const auto& [epoch, text] : process.told) records[epoch].insert(text);
       last.insert(text_of(process.records->last()));
       EXPECT_FALSE(process.records->is_open()) << "rank " << i << " waits for a decision";
-      // Nobody waits for an epoch that does not come.
+      // No rank waits for an epoch that does not come.
       EXPECT_FALSE(process.is_ready) << "rank " << i << " waits for the next epoch";
     }
     if (last.empty()) return;  // none is left
     EXPECT_EQ(last.size(), 1) << *last.begin() << " and " << *last.rbegin();
     for (auto& [epoch, texts] : records) {
-      // Some have it at once.
+      // Some ranks get the last record immediately.
       if (plan_.stalls) texts.erase(*last.begin());
       EXPECT_LE(texts.size(), 1) << "epoch " << epoch << ": " << *texts.begin() << " and "
                                  << *texts.rbegin();
@@ -259,7 +260,7 @@ class Run {
   }
 
  private:
-  // In milliseconds. All is over long before.
+  // In milliseconds. All ranks are done long before kEnd.
   static constexpr int kEnd = 3000;
   static constexpr int kLastKill = 400;
   static constexpr uint32_t kEpochs = 3;
@@ -284,7 +285,7 @@ class Run {
     }
   };
 
-  // Nobody says or does anything any more.
+  // No rank says or does anything any more.
   bool is_over() const {
     if (ms_ <= kLastKill || ms_ % 16 != 0) return false;
     return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& process) {
@@ -325,7 +326,7 @@ class Run {
       channel.push_back(word);
     }
   }
-  // In the midst of its words: some hear them, some do not.
+  // Kills a rank while it sends: some ranks get its last messages, some do not.
   void kill(int victim) {
     if (!rank(victim).is_alive || rank(victim).is_gone) return;
     rank(victim).is_alive = false;
@@ -367,7 +368,7 @@ class Run {
     say(i);
   }
 
-  // As long as it takes to miss one's turn, or nearly.
+  // May keep a rank from listening for about as long as it takes to miss its turn.
   void may_stall(Rank& process) {
     if (plan_.stalls && ms_ < 1000 && draw(6) == 0) process.listens = ms_ + 150 + draw(100);
   }
@@ -456,7 +457,7 @@ class Run {
       tell(i, {Word::kReady, records.epoch() + 1, {}, {}, {}});
       process.is_ready = true;
     } else if (records.epoch() < kEpochs && draw(3) == 0) {
-      // Also several, until it is decided.
+      // Several exceptions are possible until the epoch is decided.
       const std::string text = "boom " + std::to_string(ms_);
       for (Rank& other : ranks_) may_stall(other);
       records.report(exception(i, text), now(), now());
@@ -484,7 +485,7 @@ void expect_all_runs_agree(const Plan& plan) {
     if (::testing::Test::HasFailure()) return;
     if (run.has_last()) ++with_last;
   }
-  // Most have lost a rank, in the midst of epochs that others went on from.
+  // Most runs have lost a rank, while epochs went on.
   EXPECT_GT(with_last, 150);
 }
 

@@ -30,7 +30,7 @@ Mesh::Time now() { return std::chrono::steady_clock::now(); }
 
 class MeshTest : public ::testing::Test {
  protected:
-  // Some ranks in one process.
+  // Makes some ranks in one process.
   void make(int64_t size) {
     for (int64_t rank = 0; rank < size; ++rank) {
       MeshOptions options;
@@ -45,7 +45,7 @@ class MeshTest : public ::testing::Test {
     events_.resize(meshes_.size());
   }
 
-  // Until nothing has happened for a while.
+  // Runs all ranks until nothing has happened for a while.
   void settle() {
     for (int quiet = 0; quiet < 10;) {
       ++quiet;
@@ -61,7 +61,7 @@ class MeshTest : public ::testing::Test {
     }
   }
 
-  // "connected 1", "frame 1: text", "lost 1: why"; then they are forgotten.
+  // The rank's events as texts ("connected 1", "frame 1: text", "lost 1: why"); forgets them.
   std::vector<std::string> told(size_t rank) {
     std::vector<std::string> texts;
     for (const MeshEvent& event : std::exchange(events_[rank], {})) {
@@ -73,7 +73,7 @@ class MeshTest : public ::testing::Test {
     return texts;
   }
 
-  // Somebody who says this to a rank.
+  // A stranger that sends this frame to a rank.
   Socket stranger(size_t rank, const Frame& frame) {
     Socket socket = begin_connect(endpoints_[rank]);
     settle();
@@ -82,7 +82,7 @@ class MeshTest : public ::testing::Test {
     connection.flush();
     return connection.take_socket();
   }
-  // Whether a rank has closed the connection without a word.
+  // Whether a rank has closed the connection without an answer.
   bool is_dropped(Socket& socket) {
     settle();
     char byte;
@@ -108,7 +108,7 @@ TEST_F(MeshTest, ConnectsAllAndCarriesFrames) {
   EXPECT_EQ(meshes_[1]->host(2), "host2");
   EXPECT_EQ(meshes_[2]->host(1), "host1");
   events_.assign(3, {});
-  // Nobody is let in any more.
+  // The ranks accept no further connection.
   EXPECT_EQ(connect_error(begin_connect(endpoints_[0])), ECONNREFUSED);
 
   meshes_[0]->queue_for_all({9, 0, "to all"});
@@ -144,12 +144,12 @@ TEST_F(MeshTest, DropsStrangers) {
   expect_dropped({1, 0, "no hello"});
   expect_dropped({1, 0, std::string(1025, 'x')});
   EXPECT_THAT(told(1), IsEmpty());
-  // Who says it rightly is a rank, once.
+  // A connection with a right hello is taken for the rank, but only once.
   Socket first = stranger(1, to_frame(right, 0));
   EXPECT_FALSE(is_dropped(first));
   EXPECT_THAT(told(1), ElementsAre("connected 2"));
   expect_dropped(to_frame(right, 0));
-  // A rank that then says what no rank says is lost.
+  // A rank that then sends what no rank sends is lost.
   (void)send(first.get(), "nonsense nonsense", 17, MSG_NOSIGNAL);
   settle();
   EXPECT_THAT(told(1), ElementsAre("lost 2: it sent what no rank sends"));
@@ -173,7 +173,7 @@ TEST_F(MeshTest, DropsWhoIsSilentAndTheOldestOfMany) {
   EXPECT_FALSE(is_dropped(many.front()));
 }
 
-// A rank may be the oldest of many, and have spoken only after it was heard last.
+// The oldest of many connections may be a rank whose hello came after it was read last.
 TEST_F(MeshTest, HearsWhomItDropsOnceMore) {
   make(3);
   Connection rank(begin_connect(endpoints_[1]));
@@ -182,14 +182,15 @@ TEST_F(MeshTest, HearsWhomItDropsOnceMore) {
   EXPECT_TRUE(rank.flush());
   std::vector<Socket> many;
   for (int i = 0; i < 64; ++i) many.push_back(begin_connect(endpoints_[1]));
-  // So that what it said is there.
+  // Waits until the rank's hello has arrived.
   pollfd polled{rank.descriptor(), POLLOUT, 0};
   ASSERT_EQ(poll(&polled, 1, 1000), 1);
   settle();
   EXPECT_THAT(told(1), ElementsAre("connected 2"));
 }
 
-// Who drops a rank among its strangers is there. That it has ended shows when nobody listens.
+// A rank that drops another one among its strangers is alive. It has ended if nothing listens
+// there.
 TEST_F(MeshTest, WhoIsDroppedComesAgain) {
   make(2);
   int port = 0;
@@ -202,7 +203,7 @@ TEST_F(MeshTest, WhoIsDroppedComesAgain) {
     const Mesh::Time time = begin + std::chrono::milliseconds(ms);
     ASSERT_THAT(rank.read(time), IsEmpty()) << "after " << ms << " ms and " << drops << " drops";
     rank.flush();
-    // Far apart, by this clock.
+    // By this test's clock the attempts are far apart.
     if (accept_on(crowded).is_open()) {
       ++drops;
       ms += 400;
@@ -262,7 +263,7 @@ class NoMoreFiles {
   rlimit before_{};
 };
 
-// Somebody waits at the port all the time, and is let in when there is a file again.
+// A connection waits at the port all the time, and is accepted when a descriptor is free again.
 TEST_F(MeshTest, WithoutAFileForAConnectionTheThreadIsNotWokenAgainAndAgain) {
   make(2);
   meshes_[1]->add_peer(0, endpoints_[0], now());

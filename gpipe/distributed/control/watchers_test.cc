@@ -22,7 +22,7 @@ TEST(Watchers, CancelsWhatIsThereAndWhatComesLater) {
   watchers.remove(place);
 }
 
-// Whoever cancels has learnt of the fault before, and may be late.
+// A thread that cancels has learned of the fault before, and may be late.
 TEST(Watchers, ACancelThatComesLateCancelsNothingOfTheNextEpoch) {
   Watchers watchers;
   watchers.cancel(0);

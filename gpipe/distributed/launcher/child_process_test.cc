@@ -25,7 +25,7 @@ class ChildProcessTest : public ::testing::Test {
     return path;
   }
 
-  // What `act` is refused with: "exit code: message".
+  // The StartError of `act` as "exit code: message".
   template <typename Act>
   std::string refusal(Act act) {
     try {
@@ -51,7 +51,7 @@ class ChildProcessTest : public ::testing::Test {
     return result;
   }
 
-  // All that a child writes, and that it ends well.
+  // All that a child writes. Expects that it ends well.
   std::string output_of(const ChildOptions& child_options) {
     const ChildProcess child = start_child(child_options);
     int status = -1;

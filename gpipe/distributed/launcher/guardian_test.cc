@@ -15,7 +15,7 @@ class GuardianTest : public ::testing::Test {
  protected:
   void SetUp() override { std::signal(SIGPIPE, SIG_IGN); }
 
-  // A process in a group of its own, that does nothing.
+  // Starts a process that does nothing, in a group of its own.
   pid_t start() {
     const pid_t child = fork();
     if (child == 0) {
@@ -61,7 +61,7 @@ TEST_F(GuardianTest, KillsTheGroupsOfAParentThatWasKilled) {
 }
 
 TEST_F(GuardianTest, EndsWithItsObjectAndWithItWhatIsWatched) {
-  const pid_t child = start();  // first: without an exec it would keep the guardian's pipe open
+  const pid_t child = start();  // before the guardian: without exec it would keep its pipe open
   auto guardian = std::make_unique<Guardian>();
   guardian->watch(child);
   const pid_t pid = guardian->pid();

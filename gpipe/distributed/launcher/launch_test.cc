@@ -35,12 +35,12 @@ using Map = std::map<std::string, std::string>;
 
 // Tests run from the root of their runfiles.
 const char* const kLauncher = "gpipe/distributed/launch";
-// Far longer than anything takes on a busy machine.
+// Far longer than any test takes on a busy machine.
 constexpr std::chrono::seconds kDeadline{60};
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;  // an error while reading (a process that has just ended) is its end
+  std::ostringstream text;  // an error while reading (a process has just ended) ends the text
   text << file.rdbuf();
   return text.str();
 }
@@ -52,7 +52,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Returns whether it came true in time.
+// Returns whether the condition became true in time.
 bool wait_until(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + kDeadline;
   while (!condition()) {
@@ -62,7 +62,7 @@ bool wait_until(const std::function<bool()>& condition) {
   return true;
 }
 
-// R, S, T, Z, ... ; 'Z', too, where there is no such process.
+// The state of a process: R, S, T, Z, ... Also 'Z' if there is no such process.
 char state_of(const std::string& pid) {
   const std::string stat = read_file("/proc/" + pid + "/stat");
   const std::size_t name_end = stat.rfind(") ");
@@ -110,7 +110,7 @@ class Launched {
 
   void send(int signal) const { ASSERT_EQ(kill(pid_, signal), 0); }
 
-  // The exit code, or minus the signal that ended it.
+  // The launcher's exit code, or minus the signal that ended it.
   int wait() {
     EXPECT_TRUE(wait_until([&] { return waitpid(pid_, &status_, WNOHANG) == pid_; }))
         << "it does not end\n"
@@ -216,8 +216,8 @@ TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
                               "output, [1], says why")));
 }
 
-// Ranks that are called wrongly leave it to one of them to say so, and the first may have left
-// before it connected, so that the others would wait for it.
+// If ranks are called wrongly, only one of them says so. The first may have left before it
+// connected, so that the others would wait for it.
 TEST(Launch, TheRankThatSaysWhyIsNamed) {
   const std::string file = ::testing::TempDir() + "/silent";
   Launched launched(script({"--processes=3"},
@@ -241,7 +241,7 @@ TEST(Launch, NoRankIsNamedThatWroteNothing) {
                                               "with exit code 1; no rank that failed wrote why"));
 }
 
-// Whom this launcher ends has failed for no reason of its own, whatever it has written before.
+// A rank that the launcher ends has not failed by itself, whatever it has written before.
 TEST(Launch, NoRankIsNamedThatWasEndedForAnother) {
   Launched launched(script({"--processes=2", "--grace=0.2"},
                            "[ $RANK = 1 ] && exit 1; echo an old warning >&2; exec sleep 1000"));
@@ -273,8 +273,8 @@ TEST(Launch, AKilledRankIs137) {
 }
 
 TEST(Launch, ARankThatASignalEndsIsNamedBeforeThoseThatOnlyReportIt) {
-  // While the launcher stands still, rank 1 is killed and rank 0 ends because of that: the system
-  // tells of rank 0 first, which was started first.
+  // While the launcher is stopped, rank 1 is killed and rank 0 ends because of that. The system
+  // reports rank 0 first, because it was started first.
   const std::string file = ::testing::TempDir() + "/rank_1_is";
   Launched launched(
       script({"--processes=2"},
@@ -325,7 +325,7 @@ TEST(Launch, ASecondSignalKills) {
 }
 
 TEST(Launch, ATerminalThatGoesAwayIsToldTwice) {
-  // By the shell and by the system; the second is no wish to kill.
+  // The shell and the system both send SIGHUP; the second one does not ask to kill.
   Launched launched(script({"--processes=1"},
                            "trap 'echo once; sleep 0.3; echo saved; exit 0' HUP; echo ready; "
                            "while :; do sleep 0.01; done"));
@@ -362,7 +362,7 @@ TEST(Launch, ASignalThatIsPassedOnAndNotHandledIsNobodysFailure) {
                     Not(HasSubstr("the failure began"))));
 }
 
-// As where one rank alone was asked for --help.
+// As if only one rank was called with --help.
 TEST(Launch, ARankThatEndedWellBeforeTheFirstFailureIsNamed) {
   const std::string file = ::testing::TempDir() + "/done";
   Launched launched(script({"--processes=3"},
@@ -402,7 +402,7 @@ TEST(Launch, CtrlZStopsAll) {
 }
 
 TEST(Launch, NobodySurvivesAKilledLauncher) {
-  // Each rank tells its own number, and its child's, which the system does not end with it.
+  // Each rank tells its process number, and that of a child, which the system does not end with it.
   Launched launched(
       script({"--processes=3"}, "trap '' TERM HUP INT; sleep 1000 & echo $$; echo $!; wait"));
   ASSERT_TRUE(launched.has_lines(6));
@@ -506,7 +506,7 @@ TEST(Launch, BindsToShares) {
   EXPECT_EQ(launched.wait(), 0) << launched.error();
   Launched alone(script({"--processes=1"}, "grep Cpus_allowed_list /proc/self/status | cut -f 2"));
   EXPECT_EQ(alone.wait(), 0);
-  // With one core both have it, otherwise each has less than all.
+  // If there is one core, both ranks have it; otherwise each has fewer than all.
   const bool single = alone.output().find_first_of(",-") == std::string::npos;
   for (const std::string& line : lines_of(launched.output())) {
     EXPECT_EQ(line.substr(4) == alone.output().substr(4, alone.output().size() - 5), single);

@@ -89,7 +89,7 @@ TEST_F(OutputQueueTest, WithoutAReaderEverythingIsDropped) {
   EXPECT_TRUE(queue.empty());
   queue.push("more");
   EXPECT_TRUE(queue.empty());
-  EXPECT_EQ(queue.error(), 0);  // nobody wanted it
+  EXPECT_EQ(queue.error(), 0);  // its reader has gone, so no output was lost
   ends_[0] = dup(ends_[1]);
 }
 

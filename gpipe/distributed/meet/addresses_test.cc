@@ -56,11 +56,11 @@ void expect_addresses(const Environment& environment, const std::string& own,
 TEST(Addresses, OneMachineMeetsOnLoopback) {
   expect_addresses(environment("127.0.0.1", 1, true), "127.0.0.1", "127.0.0.1");
   expect_addresses(environment("node2", 0, true), "127.0.0.1", "127.0.0.1");
-  // Even where somebody has named another address.
+  // Even if the user has named another address.
   expect_addresses(environment("10.0.0.2", 0, true), "127.0.0.1", "127.0.0.1");
 }
 
-// Without IPv4.
+// A machine without IPv4.
 Network ipv6_machine() {
   Network network = machine("node2");
   network.interfaces = {{"eth0", "fd00::2", false}, {"lo", "::1", true}};
@@ -146,7 +146,7 @@ TEST(Addresses, SayWhatToSet) {
               HasSubstr("no address for the host 'nobody'"));
   EXPECT_THAT(message(environment("192.168.0.1", 2), machine("node2")),
               AllOf(HasSubstr("no way to 192.168.0.1"), HasSubstr("set GPIPE_INTERFACE")));
-  // Loopback that is not there is not this machine's.
+  // The machine has no IPv4 loopback, so this address is not its own.
   wrong.interface = "127.0.0.1";
   EXPECT_THAT(message(wrong, ipv6_machine()),
               AllOf(HasSubstr("GPIPE_INTERFACE='127.0.0.1'"), HasSubstr("lo (::1)")));

@@ -49,7 +49,7 @@ const Map kSlurm = {{"SLURM_PROCID", "5"},
                     {"SLURM_STEP_NODELIST", "node[03-05,7]"},
                     {"SLURM_LAUNCH_NODE_IPADDR", "192.168.0.1"}};
 
-// `variables` with some of them changed; an "unset" one is not there.
+// `variables` with `changes`; the value "unset" removes a variable.
 Map with(Map variables, const Map& changes) {
   for (const auto& [name, value] : changes) {
     variables[name] = value;
@@ -126,7 +126,7 @@ TEST(Environment, OpenMpiOnOneMachineMeetsAtAPortThatItsJobGives) {
   EXPECT_EQ(environment.interface, "127.0.0.1");
   EXPECT_GE(environment.master_port, 20000);
   EXPECT_LT(environment.master_port, 32000);
-  // The other ranks of the job find the same, and another job another.
+  // Other ranks of the job find the same port, and another job finds another one.
   EXPECT_EQ(environment.master_port,
             read_environment(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"},
                                              {"OMPI_COMM_WORLD_LOCAL_RANK", "2"}}))
@@ -198,7 +198,7 @@ TEST(Environment, ABatchScriptOfOneTaskIsOneProcess) {
                  0, 1, 0, 1);
 }
 
-// torchrun, then mpirun, then mpiexec, then srun.
+// The order is torchrun, mpirun, mpiexec, srun.
 TEST(Environment, TheFirstLauncherOfSeveralCounts) {
   Map variables = kSlurm;
   variables.insert(kMpich.begin(), kMpich.end());
@@ -270,7 +270,7 @@ TEST(Environment, MoreThreadsThanCoresAreTold) {
   EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/false),
             "each of the 4 processes on this machine has 8 threads per operator, and there are 8 "
             "cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
-  EXPECT_EQ(too_many_threads(environment, 2, 8, false), "");  // bound to their cores, say
+  EXPECT_EQ(too_many_threads(environment, 2, 8, false), "");  // as for processes bound to cores
   EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/true), "");
   EXPECT_EQ(too_many_threads(environment, 1, 2, false), "");
 }

@@ -20,7 +20,7 @@ TEST(Errands, GiveWhatTheCallReturnsOrThrows) {
   EXPECT_THROW(throws.get(), std::out_of_range);
 }
 
-// Nor do they outlive what they own.
+// Errands does not wait for a call that does not end, and the call keeps what it owns.
 TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
   std::promise<void> never;
   auto owned = std::make_shared<int>(1);
@@ -28,7 +28,7 @@ TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
   const Clock::time_point begin = Clock::now();
   {
     Errands errands;
-    // Bound to the shared state, which lives as long as the thread.
+    // The call is bound to the shared state, which lives as long as the thread.
     auto result = errands.begin([owned = std::move(owned), wait = never.get_future().share()] {
       wait.wait();
       return *owned;

@@ -99,7 +99,7 @@ TEST(Session, ProcessesFindEachOther) {
       if (!receive->wait() || !send->wait()) say("cancelled");
       say(std::to_string(room[4].item<int>()));
     }
-    // Loopback alone: rank 0's store, and the two devices of Gloo.
+    // All are loopback addresses: rank 0's store, and the two devices of Gloo.
     std::string addresses;
     for (const std::string& address : listens_on()) addresses += address + " ";
     say(addresses);
@@ -116,7 +116,8 @@ TEST(Session, ProcessesFindEachOther) {
   }
 }
 
-// SIGPIPE, which ends a process without a word, is what a write to nobody brings by default.
+// By default a write to a closed connection brings SIGPIPE, which ends the process without a
+// message.
 TEST(Session, MessagesToWhoHasDiedThrow) {
   for (const bool sends : {true, false}) {
     const MasterPort port;
@@ -130,7 +131,7 @@ TEST(Session, MessagesToWhoHasDiedThrow) {
       std::vector<std::unique_ptr<Transfer>> transfers;
       const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       try {
-        // Without a pause, so that some write comes before Gloo's thread knows.
+        // Without a pause, so that some write comes before Gloo's thread notices the end.
         while (std::chrono::steady_clock::now() < end) {
           transfers.push_back(sends ? group->send(bytes, 1, 0) : group->receive(bytes, 1, 0));
         }
@@ -138,7 +139,7 @@ TEST(Session, MessagesToWhoHasDiedThrow) {
       } catch (const std::exception&) {
         say("threw");
       }
-      _exit(0);  // the session would wait for the other one
+      _exit(0);  // the session's destructor would wait for the other rank
     });
     EXPECT_EQ(ranks.next(0), "threw") << (sends ? "send" : "receive");
     EXPECT_EQ(ranks.how_it_ends(0), "");
@@ -176,7 +177,7 @@ TEST(Session, SaysWhoDidNotCome) {
     }
     sleep(1);
   });
-  // One of them may hear it from the other.
+  // Either rank may be told by the other one.
   EXPECT_THAT(ranks.next(0), HasSubstr("ranks 2, 3 did not connect in time"));
   EXPECT_THAT(ranks.next(1), HasSubstr("ranks 2, 3 did not connect in time"));
 }
@@ -251,10 +252,10 @@ TEST(Session, ANewSessionMayFollow) {
   }
 }
 
-// The port of rank 0's store, too: a run that is started again listens there.
+// This includes the port of rank 0's store: a run that is started again listens there.
 TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
   const MasterPort port;
-  int children[2];  // they live as long as somebody may write
+  int children[2];  // children live as long as a process has the writing end open
   ASSERT_EQ(pipe(children), 0);
   int begun[2];
   ASSERT_EQ(pipe(begun), 0);
@@ -289,7 +290,7 @@ TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
 }
 
 TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
-  // The launcher, as torchrun's agent does, keeps its store while it starts the processes again.
+  // Like torchrun's agent, the launcher keeps its store while it starts the processes again.
   const MasterPort port;
   RankProcesses launcher(1, [&](int64_t, const Say& say) {
     int number = port.number();
@@ -313,7 +314,7 @@ TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
   }
 }
 
-// A write to a connection that is gone would bring SIGPIPE to the thread of c10d's store.
+// A write to a closed connection would bring SIGPIPE to the thread of c10d's store.
 TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   const MasterPort port;
   RankProcesses server(1, [&](int64_t, const Say& say) {
@@ -328,7 +329,7 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   });
   EXPECT_EQ(server.next(0), "serves");
   std::this_thread::sleep_for(Milliseconds(100));
-  // c10d's greeting; then the number of keys is asked for, twice.
+  // c10d's greeting, and then two requests for the number of keys.
   const std::string requests = std::string("\0\xce\xf7\x85\x3c", 5) + std::string(2, '\7');
   for (int client = 0; client < 3; ++client) {
     const Socket socket = begin_connect({"127.0.0.1", port.number()});

@@ -57,7 +57,7 @@ class DeviceLinksTest : public ::testing::Test {
     sender_->begin(kEdge, DeviceLink::End::kSends, id);
     receiver_->begin(kEdge, DeviceLink::End::kReceives, id);
     until([&] {
-      const bool one = sender_->are_connected();  // each has to be asked, again and again
+      const bool one = sender_->are_connected();  // both must be called again and again
       return receiver_->are_connected() && one;
     });
   }
@@ -82,7 +82,7 @@ TEST_F(DeviceLinksTest, NoThreadWaits) {
   at::Tensor sent = bytes_on(device(0), 1000, 3);  // when the stream is free
   sender_->send(kEdge, {sent});
   sent.reset();
-  // Its memory is somebody else's at once if nobody keeps it.
+  // If the link did not keep the memory, this tensor would get it.
   at::Tensor other = bytes_on(device(0), 1000, 9);
   const at::Tensor room = receive(1000);
   receiver_->let_follow(internal::current_stream(device(1)));
@@ -94,7 +94,7 @@ TEST_F(DeviceLinksTest, NoThreadWaits) {
 
 TEST_F(DeviceLinksTest, InOrderAndTogether) {
   sender_->send(kEdge, {bytes_on(device(0), 5, 1), bytes_on(device(0), 0, 0)});
-  sender_->send(kEdge, {bytes_on(device(0), 0, 0)});  // none at either end
+  sender_->send(kEdge, {bytes_on(device(0), 0, 0)});  // an empty tensor is not a message
   sender_->send(kEdge, {bytes_on(device(0), 7, 2)});
   const at::Tensor first = receive(5);
   const at::Tensor none = receive(0);
@@ -104,7 +104,7 @@ TEST_F(DeviceLinksTest, InOrderAndTogether) {
   EXPECT_THAT(on_host(second), EqualsBitwise(at::full({7}, 2, at::kByte)));
 }
 
-// What was sent may be changed by whoever comes after.
+// Later work on the stream may change what was sent.
 TEST_F(DeviceLinksTest, LetsFollowWhatWasSent) {
   const at::Tensor sent = bytes_on(device(0), 100, 5);
   sender_->send(kEdge, {sent});
@@ -115,7 +115,7 @@ TEST_F(DeviceLinksTest, LetsFollowWhatWasSent) {
   EXPECT_THAT(on_host(room), EqualsBitwise(at::full({100}, 5, at::kByte)));
 }
 
-// A receive whose other end never comes holds up whatever waits for it, until it is aborted.
+// A receive whose other end never comes delays all that waits for it, until it is aborted.
 TEST_F(DeviceLinksTest, AbortEndsWhatWaits) {
   const at::Tensor room = receive(100);
   receiver_->let_follow(internal::current_stream(device(1)));
@@ -145,8 +145,8 @@ TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
   EXPECT_THROW(sender_->send(Edge{1, 0}, {bytes_on(device(0), 1, 0)}), std::logic_error);
 }
 
-// Two workers. The first sends a small packet and then another, the second asks for the later one
-// first.
+// Two workers. The first sends a small packet and then another one. The second asks for the later
+// one first.
 Program two_in_another_order() {
   Program program;
   program.workers.resize(2);
@@ -183,7 +183,7 @@ class PacketsByLink : public DeviceLinksTest {
                                             options);
   }
 
-  // What worker 1 gets, in the order in which it asks.
+  // The packets that worker 1 receives, in the order in which it asks for them.
   std::vector<at::Tensor> moved(const at::Tensor& first, const at::Tensor& second) {
     std::vector<Packet> packets;
     packets.push_back(packet_of(first));
@@ -221,7 +221,8 @@ TEST_F(PacketsByLink, AreReceivedInTheSendersOrder) {
   EXPECT_THAT(on_host(got[1]), EqualsBitwise(at::arange(3.0)));
 }
 
-// Strides, the place in a line, elements that repeat and gaps, as between processes' hosts.
+// Links keep strides, the place in a line, repeated elements and gaps, as messages between hosts
+// do.
 TEST_F(PacketsByLink, KeepHowTheyLieInMemory) {
   const at::TensorOptions there(device(0));
   const at::Tensor shifted = at::arange(101.0, there).slice(0, 1).view({10, 10}).t();
@@ -245,7 +246,7 @@ TEST_F(PacketsByLink, OfOtherDevicesAreRefused) {
   EXPECT_THROW(from_->send({{1, 0, 1}, {1, 1, 1}}, packets), c10::TypeError);
 }
 
-// What the others would be told, with `said` of the other rank.
+// The other processes for a LinkPools, where the other rank says `said` in each exchange.
 LinkPools::Others with_other(const std::string& said) {
   LinkPools::Others others;
   others.exchange = [said](const std::string&, const std::string& value,
@@ -282,7 +283,7 @@ TEST(LinkKinds, AreKnownByName) {
   }
 }
 
-// As NCCL's: who uses it holds its lock, for as long as what was begun is in progress.
+// A link like NCCL's: a thread that uses it holds its lock as long as its operation is in progress.
 class LockedLink final : public DeviceLink {
  public:
   bool is_connected() override { return true; }
@@ -334,7 +335,7 @@ TEST(DeviceLinks, AreAbortedWhileASendIsInProgress) {
   const at::Tensor bytes = bytes_on(device(0), 4, 1);
   std::thread sender([&] { links.send(kEdge, {bytes}); });
   until([] { return LockedLink::is_in_progress.load(); });
-  std::this_thread::sleep_for(milliseconds(250));  // the watcher asks ten times a second
+  std::this_thread::sleep_for(milliseconds(250));  // the watcher checks ten times a second
   links.abort();
   sender.join();
   EXPECT_FALSE(LockedLink::is_in_progress);

@@ -43,7 +43,8 @@ TEST(MessagePlan, IsOfWhatLeavesAProcess) {
   EXPECT_EQ(messages, 8);
 }
 
-// In V shape worker 1 sends to worker 0 activations and gradients, in its own order.
+// In a V schedule worker 1 sends activations and gradients to worker 0, in the order of its
+// actions.
 TEST(MessagePlan, KnowsTheOrderInWhichAnEdgesMessagesAreSent) {
   const Schedule schedule = schedule_by_name("zb-v", 4, 3);
   const Program program = compile(schedule, Routes::create(4));

@@ -1,4 +1,4 @@
-// What can be shown of NCCL's links without a GPU, and, with two, that bytes move.
+// Tests of NCCL's links that need no GPU, and a test with two GPUs that bytes move.
 #include "gpipe/distributed/packets/nccl_link.h"
 
 #include <ATen/Functions.h>
@@ -41,7 +41,7 @@ TEST(NcclLinks, WithoutAGpuSayWhy) {
                                c10::Device(c10::kCUDA, 0));
     FAIL() << "it connected";
   } catch (const std::exception& error) {
-    // NCCL's own words, or LibTorch's, whichever looks for a GPU first.
+    // The message is NCCL's or LibTorch's, whichever looks for a GPU first.
     EXPECT_FALSE(std::string(error.what()).empty());
   }
 }
@@ -73,7 +73,7 @@ TEST(NcclLinks, MoveBytesBetweenTwoGpus) {
     internal::use_on(room, here);
     EXPECT_THAT(on_host(room), EqualsBitwise(at::full({1 << 20}, k, at::kByte)));
   }
-  // A receive that nobody sends to ends by abort().
+  // abort() ends a receive to which nothing is sent.
   {
     const internal::StreamScope scope(receiver.receiving_stream(kEdge));
     receiver.receive(kEdge, {at::empty({8}, at::TensorOptions(device(1)).dtype(at::kByte))});

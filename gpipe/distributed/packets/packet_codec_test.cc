@@ -39,9 +39,9 @@ Packet packet_of(const std::vector<at::Tensor>& tensors) {
 
 at::Tensor copy_of(const at::Tensor& bytes) { return bytes.clone(); }
 
-// As over a network: only bytes go across.
+// Decodes a packet as after a network: only bytes are passed on.
 Packet receive(const OutgoingPacket& sent, int64_t limit = kLimit) {
-  // Its receiver may have had more room.
+  // The receiver may have posted more memory than the head needs.
   IncomingPacket incoming(at::cat({sent.head, at::full({100}, 7, at::kByte)}), limit);
   EXPECT_EQ(incoming.head_bytes(), sent.head.numel());
   EXPECT_EQ(incoming.bodies().size(), sent.bodies.size());
@@ -57,13 +57,13 @@ uintptr_t line_of(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64;
 }
 
-// Of all elements, in order.
+// The bits of all elements, in order.
 std::string bits_of(const at::Tensor& tensor) {
   const at::Tensor elements = tensor.resolve_conj().resolve_neg().contiguous();
   return std::string(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
 }
 
-// Whatever the next stage may see of a tensor.
+// Compares all that the next stage can see of a tensor.
 void expect_same(const at::Tensor& expected, const at::Tensor& actual) {
   ASSERT_EQ(actual.defined(), expected.defined());
   if (!expected.defined()) return;
@@ -106,7 +106,7 @@ TEST(PacketCodec, ShapesStridesAndPlacesArrive) {
   expect_arrives({at::Tensor(), at::randn({2}), at::Tensor()});
   expect_arrives({at::empty({0}), at::empty({3, 0, 2}), at::empty({0}, at::kLong)});
   expect_arrives({base.t(), at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast)});
-  // Memory that begins within a line, and gaps, small and large.
+  // Memory that begins within a line, and small and large gaps.
   expect_arrives({base.narrow(1, 3, 5), at::randn({100, 100}).narrow(1, 7, 2),
                   at::randn({64}).narrow(0, 5, 1), at::randn({4096}).slice(0, 3, 4000, 1000)});
   // Elements that repeat, with and without gaps.
@@ -155,7 +155,7 @@ TEST(PacketCodec, TensorsThatShareMemoryStillDo) {
     items[0].tensor[2][1].fill_(42);
     EXPECT_EQ(items[2].tensor[0][1].item<float>(), 42);
     EXPECT_EQ(items[3].tensor[1][2].item<float>(), 42);
-    // Whoever changes one has changed all, and no other.
+    // A change of one counts for all that share its storage, and for no other tensor.
     EXPECT_NE(version_of(items[2].tensor), items[2].version);
     EXPECT_EQ(version_of(items[1].tensor), items[1].version);
   }
@@ -182,7 +182,7 @@ TEST(PacketCodec, AChangeOnTheWayIsTold) {
   const Packet arrived = receive(sent);
   EXPECT_NE(arrived.items[0].version, version_of(arrived.items[0].tensor));
   EXPECT_EQ(arrived.items[1].version, version_of(arrived.items[1].tensor));
-  // What has been copied may change, what is being sent may not.
+  // Copied tensors may change; tensors that are being sent may not.
   small.add_(1);
   EXPECT_FALSE(sent.is_changed());
   large.add_(1);
@@ -225,7 +225,7 @@ TEST(PacketCodec, RefusesMoreMemoryThanTheLimit) {
   const OutgoingPacket large = encode(packet_of({at::randn({1 << 20})}));
   EXPECT_THROW(IncomingPacket(copy_of(large.head), (1 << 22) - 1), DamagedMessage);
   IncomingPacket(copy_of(large.head), 1 << 22);
-  // Few bytes that become many: gaps.
+  // A few bytes that become many, because of gaps.
   const OutgoingPacket gaps =
       encode(packet_of({at::randn({1 << 18}).slice(0, 0, 1 << 18, 1 << 17)}));
   EXPECT_LT(gaps.head.numel(), 512);
@@ -233,7 +233,7 @@ TEST(PacketCodec, RefusesMoreMemoryThanTheLimit) {
 }
 
 // A head that is cut off, or whose bytes are changed at random, is refused or gives tensors within
-// its memory, whose every element can be read (the sanitizers look).
+// its memory, so that each element can be read (the sanitizers check that).
 TEST(PacketCodec, DamagedHeadsAreRefused) {
   const at::Tensor base = at::randn({20, 20});
   std::vector<OutgoingPacket> packets;
@@ -282,7 +282,7 @@ TEST(PacketCodec, DamagedHeadsAreRefused) {
   EXPECT_GT(read, 1000);
 }
 
-// Any tensors, at random: the same as they were.
+// Random tensors are the same after decoding.
 TEST(PacketCodec, RandomPackets) {
   auto random = testing::test_random();
   const auto draw = [&](int64_t count) {

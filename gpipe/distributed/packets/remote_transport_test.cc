@@ -1,5 +1,5 @@
-// The workers of one run in several processes: over messages in memory, every schedule; over Gloo,
-// real processes and their failures.
+// The workers of one run in several processes: every schedule over messages in memory, and real
+// processes with their failures over Gloo.
 #include "gpipe/distributed/packets/remote_transport.h"
 
 #include <ATen/Functions.h>
@@ -43,7 +43,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 using Say = RankProcesses::Say;
 
-// What each action has computed: a number that depends on all that it has received, in order.
+// The result of each action: a number that depends on all that it has received, in order.
 class Results {
  public:
   void add(const Action& action, double value) {
@@ -63,8 +63,8 @@ class Results {
   std::map<std::string, double> values_;
 };
 
-// Sizes that fit into a first message, that need a second one in the first run or in each, and that
-// travel alone.
+// Sizes that fit into a first message, that need a second one in the first run or in each run, and
+// that are messages of their own.
 int64_t elements(const Action& action, int run) {
   switch (action.micro_batch % 4) {
     case 0:
@@ -101,7 +101,7 @@ void compute(const Action& action, int run, std::vector<Packet>& received,
   }
 }
 
-// In one process.
+// The results in one process.
 std::map<std::string, double> expected_results(const Program& program, int run) {
   Results results;
   internal::WorkerPool pool(static_cast<int64_t>(program.workers.size()));
@@ -131,7 +131,7 @@ void run_part(const Program& program, const std::vector<int64_t>& rank_of_worker
   for (int run = 0; run < static_cast<int>(results.size()); ++run) {
     RemoteTransportOptions transport_options;
     transport_options.window = window;
-    transport_options.unreceived = 1 << 20;  // some runs need the thread that lets go, some do not
+    transport_options.unreceived = 1 << 20;  // only some runs start the thread that releases
     RemoteTransport transport(program, plan, group, rank, nullptr, transport_options);
     const Handler<Packet> handler = [&](const Action& action, auto& received, auto& sent) {
       compute(action, run, received, sent, results[static_cast<size_t>(run)]);
@@ -253,7 +253,7 @@ TEST(RemoteTransport, CancelEndsReceives) {
   EXPECT_THROW(transport.finish(), std::runtime_error);
 }
 
-// A thread that has worked for a run that has ended may report for one that lies where that was.
+// A thread that worked in an earlier run may report in a run that has the earlier one's address.
 TEST(RemoteTransport, AnExceptionHasNoPlaceOfAnEarlierRun) {
   const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
   MemoryNetwork network;
@@ -282,7 +282,7 @@ TEST(RemoteTransport, AnExceptionHasNoPlaceOfAnEarlierRun) {
   }
 }
 
-// Nor does it fail an epoch that has begun since.
+// A late cancel must not fail an epoch that has begun since.
 TEST(RemoteTransport, ACancelThatComesLateIsNotTold) {
   const Program program = compile(Schedule::one_f_one_b(1, 4), Routes::create(1));
   MemoryNetwork network;
@@ -390,7 +390,7 @@ TEST(RemoteTransportOverGloo, ComputesWhatOneProcessDoes) {
   }
 }
 
-// One run in which `act` is called at each action; what came of it, for the parent.
+// One run in which `act` is called at each action. Tells the parent the outcome.
 void run_once(const Program& program, Session& session, Group& group, const Say& say,
               const std::function<void(const Action&)>& act) {
   const std::vector<int64_t> rank_of_worker = one_each(session.size());
@@ -409,7 +409,7 @@ void run_once(const Program& program, Session& session, Group& group, const Say&
     const auto failure = internal::execute<Packet>(pool, program, transport, handler, options);
     if (failure) std::rethrow_exception(failure->error);
     transport.finish();
-    // As a step ends, with a loss that all ranks get: who has done its part needs the others, too.
+    // As at the end of a step, whose loss all ranks get: a rank that is done needs the others, too.
     session.control().agree("end of the run", "");
     call.done();
     say("0 well");
@@ -471,7 +471,7 @@ TEST(RemoteTransportOverGloo, TheDeathOfARankEndsTheRunEverywhere) {
         say(std::to_string(microseconds_now()) + " now");
         raise(SIGKILL);
       });
-      // Nobody learns it from the end of another survivor.
+      // No rank may learn of the failure from the end of another survivor.
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     });
     int64_t killed = 0;

@@ -29,7 +29,7 @@ class ConnectionTest : public ::testing::Test {
     there_ = Socket(ends[1]);
   }
 
-  // What the other end has written.
+  // The bytes that the other end has written.
   std::string written() {
     std::string text(1 << 20, 0);
     const ssize_t count = recv(there_.get(), text.data(), text.size(), 0);
@@ -112,7 +112,7 @@ TEST_F(ConnectionTest, RefusesAnotherHead) {
   here_.queue({1, 0, "body"});
   EXPECT_TRUE(here_.flush());
   const std::string right = written();
-  // The magic number, and a type beyond all.
+  // Changes bytes of the magic number and of the type, which then exceeds all types.
   for (const size_t byte : {0, 1, 2, 3, 5, 6, 7}) {
     std::string wrong = right;
     wrong[byte] = static_cast<char>(wrong[byte] + 1);
@@ -126,8 +126,8 @@ TEST_F(ConnectionTest, RefusesAnotherHead) {
   }
 }
 
-// Bytes at random, some of which begin as a frame does: never more frames than were written,
-// nothing is read beyond what there is (the sanitizers look), and damage is noticed.
+// Random bytes, some of which begin like a frame: there are never more frames than were written,
+// nothing is read beyond the bytes (the sanitizers check that), and damage is noticed.
 TEST_F(ConnectionTest, RandomBytesAreDamage) {
   auto random = testing::test_random();
   int damaged = 0;
@@ -146,7 +146,7 @@ TEST_F(ConnectionTest, RandomBytesAreDamage) {
     size_t total = 0;
     for (const Frame& frame : frames) total += 16 + frame.body.size();
     EXPECT_LE(total, bytes.size());
-    // A size above the limit, or no magic number: all of which are drawn.
+    // Such bytes have a size above the limit or no magic number; both are drawn.
     if (state == State::kOpen && bytes.size() >= 16 + total) {
       EXPECT_EQ(bytes.substr(total, 4), "GPC1");
     }

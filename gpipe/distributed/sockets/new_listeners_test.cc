@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A server as Gloo's: a listener for which an epoll waits.
+// A server like Gloo's: a listener for which an epoll waits.
 struct Server {
   int port = 0;
   Socket listener = listen_on("127.0.0.1", &port);
@@ -62,7 +62,7 @@ TEST(NewListeners, AreNoneWhereNothingIsNew) {
   EXPECT_THAT(listeners.found(), IsEmpty());
 }
 
-// Whom an epoll would wake within 50 ms.
+// Whether a thread that waits for the server's epoll would be woken within 50 ms.
 bool is_woken(const Server& server) {
   epoll_event event{};
   return epoll_wait(server.epoll.get(), &event, 1, 50) == 1;
@@ -80,7 +80,7 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
 
   listeners.ignore_all();
   for (const Server* ignoring : {&server, &other}) {
-    // The kernel's queue takes one or two.
+    // The kernel's queue holds one or two connections.
     std::vector<Socket> strangers;
     int let_in = 0;
     for (int k = 0; k < 4; ++k) {
@@ -89,11 +89,11 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
     }
     EXPECT_LE(let_in, 2);
     EXPECT_FALSE(is_woken(*ignoring));
-    // As the owner does when it closes.
+    // The owner does this when it closes.
     EXPECT_EQ(epoll_ctl(ignoring->epoll.get(), EPOLL_CTL_DEL, ignoring->listener.get(), nullptr),
               0);
   }
-  // Who is connected still talks.
+  // Existing connections still work.
   ASSERT_EQ(send(first.get(), "to", 2, MSG_NOSIGNAL), 2);
   EXPECT_EQ(heard(accepted, 2), "to");
   ASSERT_EQ(send(accepted.get(), "fro", 3, MSG_NOSIGNAL), 3);
@@ -111,7 +111,7 @@ TEST(NewListeners, KeepWhatTheirOwnerKnowsThemBy) {
   ASSERT_EQ(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, listener.get(), &event), 0);
   listeners.find();
   listeners.ignore_all();
-  ASSERT_EQ(shutdown(listener.get(), SHUT_RD), 0);  // it hangs up, which is always told
+  ASSERT_EQ(shutdown(listener.get(), SHUT_RD), 0);  // an epoll always reports a hang-up
   event = {};
   ASSERT_EQ(epoll_wait(epoll.get(), &event, 1, 1000), 1);
   EXPECT_EQ(event.data.u64, 0xfedcba9876543210);

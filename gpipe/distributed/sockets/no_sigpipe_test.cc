@@ -23,7 +23,7 @@ class NoSigpipeTest : public ::testing::Test {
   }
   void TearDown() override { sigaction(SIGPIPE, &before_, nullptr); }
 
-  // As Gloo does. The error, 0 if there is none.
+  // Writes as Gloo does, to a closed connection. Returns the error; 0 if there is none.
   static int write_to_nobody() {
     int ends[2];
     if (pipe(ends) != 0) return -1;
@@ -52,7 +52,7 @@ TEST_F(NoSigpipeTest, AWriteReturnsAnErrorAndNoSignalComesLater) {
     EXPECT_EQ(write_to_nobody(), EPIPE);
   }
   EXPECT_EQ(signals_seen, 0);
-  // The thread is as it was.
+  // The thread gets signals as before.
   EXPECT_EQ(write_to_nobody(), EPIPE);
   EXPECT_EQ(signals_seen, 1);
 }
@@ -73,7 +73,7 @@ TEST_F(NoSigpipeTest, WhatThreadsOfTheProgramHaveBlockedStays) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    EXPECT_EQ(write_to_nobody(), EPIPE);  // it waits for the program
+    EXPECT_EQ(write_to_nobody(), EPIPE);  // the signal stays pending for the program
     {
       const NoSigpipe scope;
       EXPECT_EQ(write_to_nobody(), EPIPE);

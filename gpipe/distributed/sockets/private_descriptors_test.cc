@@ -22,7 +22,7 @@ Pair connected() {
   return {ends[0], ends[1]};
 }
 
-// What a child of fork() returns.
+// Runs `child` in a child of fork() and returns its result.
 int in_child(const std::function<int()>& child) {
   const pid_t pid = fork();
   if (pid == 0) _exit(child());
@@ -34,7 +34,7 @@ int in_child(const std::function<int()>& child) {
 // A child that lives until this is destroyed.
 class Child {
  public:
-  // Returns when it runs: then fork() has returned there.
+  // Returns when the child runs, so that fork() has returned there.
   Child() {
     EXPECT_EQ(pipe(end_), 0);
     EXPECT_EQ(pipe(begin_), 0);
@@ -77,7 +77,7 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   make_private(again.own);
   make_public(again.own);
   const Child child;
-  // While it lives.
+  // While the child lives.
   close(kept.own);
   EXPECT_FALSE(has_ended(kept.other));
   close_private(duplicate);
@@ -89,7 +89,7 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   for (const Pair& pair : {kept, opened, private_pair, again}) close(pair.other);
 }
 
-// Whoever owns it there closes it some time, and must not close what somebody else has opened.
+// Its owner in the child will close the number, and must not close a file that was opened since.
 TEST(PrivateDescriptors, AChildKeepsTheNumber) {
   const Pair pair = connected();
   make_private(pair.own);
@@ -99,13 +99,13 @@ TEST(PrivateDescriptors, AChildKeepsTheNumber) {
               const bool is_connected = send(pair.own, "x", 1, MSG_NOSIGNAL) == 1;
               const bool is_closed_at_exec = (fcntl(pair.own, F_GETFD) & FD_CLOEXEC) != 0;
               close_private(pair.own);
-              // It may fork again, and has none of its own now.
+              // The child may fork again, and has no private descriptors now.
               const int fresh = dup(next);
               const int status = in_child([&] { return fcntl(fresh, F_GETFD) < 0 ? 1 : 0; });
               return is_free || is_connected || !is_closed_at_exec || status != 0 ? 1 : 0;
             }),
             0);
-  // The parent's is as it was.
+  // The parent's descriptor is unchanged.
   EXPECT_EQ(send(pair.own, "x", 1, MSG_NOSIGNAL), 1);
   close_private(pair.own);
   close(pair.other);

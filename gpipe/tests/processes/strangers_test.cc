@@ -1,7 +1,7 @@
-// Strangers at the ports of c10d's store and of Gloo, while a run goes on: nonsense and silence
-// change no bit. docs/guide/24-processes.md says what is not promised.
+// Strangers connect to the ports of c10d's store and of Gloo during a run: their nonsense and
+// silence change no bit. docs/guide/24-processes.md says what is not promised.
 //
-// Our own port has a test of its own (control_test), and is closed once all ranks are there.
+// Our own port has a test of its own (control_test), and is closed once all ranks are connected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -47,12 +47,12 @@ using Say = WorldRanks::Say;
 constexpr int64_t kRanks = 2;
 constexpr int kAtStore = 10'000;
 constexpr int kAtGloo = 600;
-// Gloo would keep the connection of whoever says eight bytes, or nothing, until the run ends.
+// Gloo would keep a connection that sends eight bytes, or nothing, until the run ends.
 constexpr int kFilesOfARank = 300;
 
 struct Listener {
   int port = 0;
-  unsigned waiting = 0;  // connections that have not been let in
+  unsigned waiting = 0;  // connections that have not been accepted
 };
 
 std::vector<Listener> listeners_here() {
@@ -73,7 +73,7 @@ std::vector<Listener> listeners_here() {
   return listeners;
 }
 
-// Whether the store lets all in within some seconds, where it is this process's.
+// Whether the store accepts all connections within some seconds. True if it is another process's.
 bool nobody_waits() {
   const int store = std::atoi(getenv("MASTER_PORT"));
   for (int k = 0; k < 500; ++k) {
@@ -87,7 +87,7 @@ bool nobody_waits() {
   return false;
 }
 
-// A rank that let all strangers in would have none left.
+// Limits the descriptors: a rank that accepted all strangers would have none left.
 bool limit_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
@@ -135,7 +135,7 @@ class Training {
   int64_t steps_ = 0;
 };
 
-// What a stranger says.
+// Random texts that strangers send.
 class Nonsense {
  public:
   explicit Nonsense(uint64_t stream) : random_(testing::test_random(stream)) {}
@@ -143,7 +143,7 @@ class Nonsense {
   std::string next() {
     std::string text;
     for (uint64_t size = random_() % 200; size > 0; --size) text += static_cast<char>(random_());
-    // The numbers of c10d's requests are small. The first of all must be a greeting.
+    // The numbers of c10d's requests are small. The first request must be a greeting.
     if (!text.empty() && random_() % 2 == 0) text[0] = static_cast<char>(random_() % 20);
     return text;
   }
@@ -153,8 +153,8 @@ class Nonsense {
   std::mt19937_64 random_;
 };
 
-// Strangers at a port of Gloo's group, which is connected, all at once. Returns how many the kernel
-// has connected.
+// Connects strangers, all at once, to a port of Gloo's group, which is connected already. Returns
+// how many the kernel has connected.
 int knock(int port) {
   std::vector<Socket> knocking;
   for (int k = 0; k < kAtGloo; ++k) knocking.push_back(begin_connect({"127.0.0.1", port}));
@@ -164,7 +164,7 @@ int knock(int port) {
   }));
 }
 
-// Strangers at the store's port. Some say nothing; some stay there.
+// Strangers at the store's port. Some send nothing; some stay connected.
 void speak(int port, std::vector<Socket>& silent) {
   Nonsense nonsense(static_cast<uint64_t>(port));
   for (int k = 0; k < kAtStore; ++k) {
@@ -173,7 +173,7 @@ void speak(int port, std::vector<Socket>& silent) {
     pollfd polled{socket.get(), POLLOUT, 0};
     if (poll(&polled, 1, 5000) != 1) throw std::runtime_error("a port does not answer");
     if (nonsense.draw(10) > 0) (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
-    // In two parts: of another message, or of none.
+    // Send a second part, which belongs to another message or to none.
     if (nonsense.draw(4) == 0) (void)send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
     if (nonsense.draw(20) == 0 && silent.size() < 200) silent.push_back(std::move(socket));
   }
@@ -200,7 +200,7 @@ TEST(Strangers, AtThePortsOfTheStoreAndOfGlooChangeNoBit) {
     }
     say(nobody_waits() ? "all were let in" : "some wait");
     say(outcome([&] { return training.hash() == alone.hash() ? "same" : "another hash"; }));
-    // The store serves who comes now, and Gloo's groups meet there.
+    // The store still serves new clients, and Gloo's groups meet there.
     say(outcome([&] {
       Training again(World::from_environment(WorldRanks::quick()));
       Training alone_again{World()};
@@ -211,14 +211,14 @@ TEST(Strangers, AtThePortsOfTheStoreAndOfGlooChangeNoBit) {
     ASSERT_EQ(ranks->next(rank), "limited");
     ASSERT_EQ(ranks->next(rank), "same");
   }
-  std::vector<std::pair<int, bool>> ports;  // and whether it is the store's
+  std::vector<std::pair<int, bool>> ports;  // a port, and whether it is the store's
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     std::istringstream words(ranks->next(rank));
     int master = 0;
     words >> master;
     for (int port = 0; words >> port;) ports.emplace_back(port, port == master);
   }
-  // The store's, and two of Gloo's in each process.
+  // The store's port, and two ports of Gloo in each process.
   ASSERT_THAT(ports, SizeIs(1 + 2 * kRanks));
   ASSERT_EQ(std::count_if(ports.begin(), ports.end(), [](const auto& port) { return port.second; }),
             1);
@@ -231,7 +231,7 @@ TEST(Strangers, AtThePortsOfTheStoreAndOfGlooChangeNoBit) {
       for (const auto& [port, store] : ports) {
         if (store) {
           speak(port, silent);
-        } else if (knock(port) > 2) {  // who waits in the kernel's queue
+        } else if (knock(port) > 2) {  // the kernel's queue holds up to two
           wrong += "Gloo lets strangers in";
         }
       }

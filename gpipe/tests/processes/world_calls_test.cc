@@ -1,6 +1,5 @@
-// Calls of all processes keep together: the n-th call of one goes well in all of them or fails in
-// all of them, whoever throws, is late or gives up, so that no mini-batch meets another one's
-// target.
+// Calls of all processes stay in step: the n-th call succeeds in all of them or fails in all of
+// them, whichever process throws, is late or gives up. So no mini-batch meets another one's target.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -82,13 +81,13 @@ nn::Sequential model(Function first, Function last) {
 }
 torch::Tensor same(torch::Tensor value) { return value * 1; }
 
-// What happens at each mini-batch of a run: "." where the loss is that of x(b) and t(b), "!" where
-// it is another one, "x" where the call threw.
+// The outcome of each mini-batch of a run: "." if the loss is that of x(b) and t(b), "!" if it is
+// another one, "x" if the call threw.
 struct Batches {
   std::string marks;
   std::vector<std::string> thrown;
 
-  // `call` gives the loss, or nothing if it has none.
+  // `call` returns the loss, or no value if this rank has none.
   void add(int64_t b, const std::function<std::optional<double>()>& call) {
     try {
       const std::optional<double> got = call();
@@ -112,7 +111,7 @@ struct Loop {
   std::function<std::optional<double>(GPipe&, int64_t b)> call = [](GPipe& pipe, int64_t b) {
     return pipe->step({x(b)}, {t(b)}, loss).loss;
   };
-  // These are told the rank, and which mini-batch it is at.
+  // These get the rank and the number of its mini-batch.
   std::function<torch::Tensor(int64_t rank, int64_t b, torch::Tensor)> first_layer, last_layer;
   std::function<void(int64_t rank, int64_t b)> before, after_failure;
 };
@@ -156,7 +155,7 @@ std::vector<std::string> run(const Loop& loop, std::vector<std::string>* thrown 
   return marks;
 }
 
-// The second micro-batch has other columns.
+// The second micro-batch has another number of columns.
 torch::Tensor two_widths(int64_t b, torch::Tensor value) {
   static int64_t calls = 0;
   return b == kStrange && ++calls % 2 == 0 ? value.narrow(1, 0, 3) : same(value);
@@ -237,13 +236,13 @@ TEST(WorldCalls, ARankThatIsLateWithoutAFailure) {
   }
 }
 
-// A second thread of rank 0 waits in vain while the step takes long; that of rank 1 begins to wait
-// later, and comes through.
+// A second thread of rank 0 waits in vain while the step takes long. The second thread of rank 1
+// begins to wait later, and gets its turn.
 TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   std::thread second;
   Loop loop;
   loop.first_layer = [](int64_t, int64_t b, torch::Tensor value) {
-    // For each of two micro-batches.
+    // This sleeps for each of two micro-batches.
     if (b == kStrange && !is_recomputing()) sleep_for(kCallLimit * 2);
     return same(value);
   };
@@ -258,7 +257,7 @@ TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
       });
     }
     const double found = pipe->step({x(b)}, {t(b)}, loss).loss;
-    if (b == kStrange) sleep_for(kCallLimit / 4);  // that it is the second thread's turn
+    if (b == kStrange) sleep_for(kCallLimit / 4);  // gives the second thread its turn
     if (b == kBatches - 1) second.join();
     return found;
   };
@@ -268,7 +267,7 @@ TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   EXPECT_EQ(marks[0].find('!'), std::string::npos) << marks[0];
 }
 
-// Its type does not say which rank has thrown it.
+// The exception's type does not say which rank has thrown it.
 TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   Loop loop;
   for (const bool is_disagreement : {true, false}) {
@@ -283,8 +282,8 @@ TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
   }
 }
 
-// A rank that has begun fewer calls than another one, which only a program that counts on its own
-// could do, is named on all, and then all go on.
+// If a rank has begun fewer calls than another one, all ranks name it, and then all go on. Only a
+// program that counts calls on its own could do that.
 TEST(WorldCalls, WhoIsBehindIsNamedOnAll) {
   WorldRanks ranks(
       3,
@@ -321,7 +320,7 @@ TEST(WorldCalls, WhoIsBehindIsNamedOnAll) {
   ranks.expect_ends();
 }
 
-// Without replicas, too, what one rank's optimizer throws all learn, and go on.
+// Even without replicas all ranks learn what one rank's optimizer throws, and go on.
 TEST(WorldCalls, AnOptimizerThatThrowsFailsOnAll) {
   struct Throwing : torch::optim::SGD {
     Throwing(std::vector<at::Tensor> parameters, bool throws)
@@ -369,7 +368,7 @@ struct TiedHead : nn::Module, TiedLayer {
   torch::Tensor weight;
 };
 
-// Rank 0 fails behind its share of the tied weight, which rank 1 may not have taken yet.
+// Rank 0 fails after it has sent the tied weight, which rank 1 may not have taken yet.
 TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
   WorldRanks ranks(
       2,
@@ -410,8 +409,8 @@ TEST(WorldCalls, ACopyOfATiedWeightIsThatOfTheOwnerAfterAFailure) {
   ranks.expect_ends();
 }
 
-// Whatever happens to one rank at one of its first calls: all agree on what came of it, and the
-// next pipeline can be made, of the same number.
+// Whatever happens to one rank at one of its first calls, all ranks agree on the outcome, and can
+// make the next pipeline, which has the same number everywhere.
 TEST(WorldCalls, AFailureOrADelayAtEachOfTheFirstCalls) {
   enum class What { kThrows, kIsLate };
   for (const What what : {What::kThrows, What::kIsLate}) {
@@ -587,7 +586,7 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
   ranks.expect_ends();
 }
 
-// It cannot be told from another thread of the user's, which may wait.
+// Such a thread cannot be distinguished from another thread of the user's, which may wait.
 TEST(WorldCalls, AThreadThatALayerStartsAndJoinsEndsWithTheLimit) {
   for (const int64_t stages : {2, 4}) {
     WorldRanks ranks(
@@ -624,7 +623,7 @@ TEST(WorldCalls, AThreadThatALayerStartsAndJoinsEndsWithTheLimit) {
   }
 }
 
-// In one process nothing waits, but what is read or changed is in use.
+// In one process no call would wait, but it would read or change what is in use.
 TEST(WorldCalls, InOneProcessTooAPipelineIsLeftAloneInTheMidstOfARun) {
   const std::string path = ::testing::TempDir() + "/alone" + std::to_string(getpid());
   WorldRanks ranks(1, [&](const World& world, const Say& say) {
@@ -665,7 +664,7 @@ TEST(WorldCalls, InOneProcessTooAPipelineIsLeftAloneInTheMidstOfARun) {
   ranks.expect_ends();
 }
 
-// Nobody can tell for sure, since all calls are made. But no longer silently.
+// The mistake cannot be detected for sure, since all calls are made. But there is a warning.
 TEST(WorldCalls, ARankThatThrowsBeforeItsCallIsWarnedOf) {
   WorldRanks ranks(
       2,

@@ -1,5 +1,4 @@
-// Processes whose stages are on a device each compute what one process computes on one, bit for
-// bit.
+// Processes with one device each compute what one process computes on one device, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -58,7 +57,7 @@ TEST(WorldDevices, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
-// tanh(x times the weight), which the first has registered.
+// tanh(x times a weight), which the first of these layers has registered.
 struct TiedImpl : nn::Module, TiedLayer {
   TiedImpl(const torch::Tensor& weight, bool registers) : weight(weight) {
     if (registers) register_parameter("weight", weight);
@@ -103,7 +102,8 @@ const LossFn kSquares = [](const Tensors& outputs, const Tensors& targets) {
   return torch::mse_loss(outputs[0], targets[0]);
 };
 
-// Gradients, statistics and the parameters that one replica's optimizer has changed go by the host.
+// Gradients, statistics and the parameters that one replica's optimizer has changed go through the
+// host.
 TEST(WorldDevices, ReplicasAndTheirShardedOptimizer) {
   const auto run = [](const World& world, GPipeOptions options, c10::Device where) {
     options.chunks(4).groups(2).deferred_batch_norm(true).cpu_threads_per_stage(1);
@@ -133,8 +133,8 @@ TEST(WorldDevices, ReplicasAndTheirShardedOptimizer) {
   ranks.expect_ends();
 }
 
-// Made on meta, each process makes its own layers' values on its device; what it saves is loaded in
-// one process.
+// The model is made on meta, and each process makes its own layers' values on its device. One
+// process loads the saved checkpoint.
 TEST(WorldDevices, MaterializesSavesAndResumes) {
   const char* const folder = std::getenv("TEST_TMPDIR");
   const std::string path = std::string(folder == nullptr ? "/tmp" : folder) + "/saved_of_devices";

@@ -45,12 +45,12 @@ using testing::sample_models;
 using testing::SampleModel;
 using Say = WorldRanks::Say;
 
-constexpr int64_t kRows = 7;  // of which the last micro-batch has fewer
+constexpr int64_t kRows = 7;  // does not divide evenly: the last micro-batch has fewer rows
 
 struct Layout {
   std::string schedule;
   int64_t stages;
-  std::vector<int64_t> processes;  // of the workers; empty: one each
+  std::vector<int64_t> processes;  // [worker]; empty: each worker has its own process
 };
 
 struct Case {
@@ -81,7 +81,7 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << (one.deferred ? ", deferred" : "") << ", " << one.steps << " steps";
 }
 
-// The first difference in what is here; empty if there is none.
+// The first difference in the state of this process; empty if there is none.
 std::string state_difference(GPipe& pipe, GPipe& expected) {
   for (size_t k = 0; k < pipe->size(); ++k) {
     const auto index = static_cast<int64_t>(k);
@@ -215,7 +215,7 @@ TEST(WorldExactness, FourProcesses) {
   expect_same_bits(4, all_models({{"1f1b", 4, {}}, {"gpipe", 4, {}}, {"zb-h1", 4, {}}}));
 }
 
-// Nine layers: enough for two stages in each of four processes. With buffers, and draws.
+// Nine layers, enough for two stages in each of four processes, with buffers and random numbers.
 SampleModel deep_model() {
   SampleModel sample;
   sample.name = "deep";
@@ -309,7 +309,7 @@ TEST_P(WorldExactnessOver, LoopsAndVs) {
   std::vector<Layout> layouts = layouts_of(GetParam(), /*several=*/true);
   ASSERT_GE(layouts.size(), 7);
   std::vector<Case> cases = all_models(layouts);
-  // Workers in another order than the processes.
+  // The workers are in another order than the processes.
   for (Layout& layout : layouts) {
     for (int64_t k = GetParam(); k > 0; --k) layout.processes.push_back(k - 1);
   }
@@ -336,9 +336,9 @@ TEST_P(WorldExactnessOver, FiftySteps) {
   expect_same_bits(processes, cases);
 }
 
-// Weights that several layers have: first and last, as a language model's, and in the middle.
+// Weights that several layers share: the first and last, as in a language model, and in the middle.
 struct TiedImpl : torch::nn::Module, TiedLayer {
-  // The first one that has it has registered it.
+  // The first layer with the weight has registered it.
   TiedImpl(const torch::Tensor& weight, bool transposed, bool registers)
       : weight(weight), transposed(transposed) {
     if (registers) register_parameter("weight", weight);
@@ -379,7 +379,7 @@ SampleModel tied_model(bool registers_twice) {
   return sample;
 }
 
-// As difference(), for parameters that several layers have.
+// As difference(), for parameters that several layers share.
 std::string tied_difference(const World& world, const Layout& layout, Checkpoint mode) {
   const SampleModel sample = tied_model(/*registers_twice=*/mode == Checkpoint::kNever);
   Placement placement = placement_by_name(layout.schedule, layout.stages);
@@ -388,7 +388,7 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   GPipe expected(sample.make(), GPipeOptions(options).placement(placement));
   if (!layout.processes.empty()) placement.processes(layout.processes);
   GPipe pipe(sample.make(), GPipeOptions(options).placement(placement).world(world));
-  // LibTorch's SGD changes parameters without their counting it.
+  // LibTorch's SGD changes parameters without increasing their version.
   const auto optimizer_of = [&](const std::vector<torch::Tensor>& parameters)
       -> std::unique_ptr<torch::optim::Optimizer> {
     if (parameters.empty()) return nullptr;
@@ -407,7 +407,7 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
   for (int64_t k = 0; k < 4; ++k) {
     expected_optimizer->zero_grad();
     if (optimizer != nullptr) optimizer->zero_grad();
-    if (k == 3) {  // in its owner's process
+    if (k == 3) {  // freezes the weight in its owner's process
       freeze_first(expected);
       freeze_first(pipe);
     }
@@ -437,7 +437,7 @@ std::string tied_difference(const World& world, const Layout& layout, Checkpoint
     expected_optimizer->step();
     if (optimizer != nullptr) optimizer->step();
   }
-  // The copies have the last step's values.
+  // The copies still have the values of the last step.
   const auto evaluation = [&](GPipe& pipeline) {
     torch::manual_seed(3);
     return pipeline->evaluate(sample.inputs(kRows), sample.targets(kRows), sample.loss).loss;
@@ -451,7 +451,7 @@ struct OwnBackwardTiedImpl : TiedImpl {
   torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
 };
 
-// As an embedding with max_norm does.
+// Clamps its weight in its forward, as an embedding with max_norm does.
 struct ClampedTiedImpl : TiedImpl {
   using TiedImpl::TiedImpl;
   torch::Tensor forward(torch::Tensor x) {
@@ -484,7 +484,7 @@ TEST(WorldExactness, WhatTheOtherProcessOfATiedWeightWouldMissIsRefused) {
   ranks.expect_ends();
 }
 
-// Rank 0 owns the weight. The other way round it is just frozen: see tied_difference().
+// Rank 0 owns the weight. If its owner freezes it, it is just frozen: see tied_difference().
 TEST(WorldExactness, ATiedWeightThatIsFrozenInACopyAloneIsRefused) {
   WorldRanks ranks(2, [](const World& world, const Say& say) {
     const Tensors x{torch::ones({4, 5})};
@@ -567,7 +567,7 @@ TEST(WorldExactness, SharedInputs) {
     std::string differs = got == loss_wanted ? "" : "the loss ";
     if (first) differs += bitwise_difference(wanted.grad(), mask.grad());
     differs += state_difference(pipe, expected);
-    // Processes that would cut otherwise.
+    // Processes that would cut the inputs differently.
     try {
       const GPipe other(make(), GPipeOptions(options).world(world).shared_inputs(
                                     first ? std::vector<int64_t>{1} : std::vector<int64_t>{}));
@@ -623,7 +623,7 @@ void fill(const std::string& name, at::Tensor& tensor, at::Generator generator) 
   }
 }
 
-// The hash is of the bits of all that is here.
+// The names and sums of this process's materialized parameters, and the names of its buffers.
 std::string materialized(const World& world, const std::vector<int64_t>& balance) {
   torch::nn::Sequential module = [] {
     const MetaScope meta;

@@ -1,4 +1,4 @@
-// What goes wrong in one process is known in all of them, and what one of them does differently.
+// If a process fails, or does something different from the others, all processes learn it.
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
   ranks.expect_ends();
 }
 
-// All that `calls` gives on each rank, with the limit that they have for coming to a call.
+// The first `count` lines that each rank says; `call_limit` is the limit for coming to a call.
 std::vector<std::vector<std::string>> said(
     int64_t size, size_t count, const WorldRanks::Main& main,
     std::chrono::milliseconds call_limit = std::chrono::minutes(5)) {
@@ -124,7 +124,7 @@ std::vector<std::vector<std::string>> said(
   return lines;
 }
 
-// Also at the same time, of which only one can listen at the port.
+// Two Worlds may also live at the same time, although only one store can listen at the port.
 TEST(WorldFailure, AProcessMayConnectAgain) {
   const auto lines = said(2, 3, [](const World& world, const Say& say) {
     GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
@@ -140,7 +140,7 @@ TEST(WorldFailure, AProcessMayConnectAgain) {
   }
 }
 
-// It would wait for itself.
+// The inner call would wait for the outer one.
 TEST(WorldFailure, ACallWithinACallIsRefused) {
   const auto lines = said(3, 5, [](const World& world, const Say& say) {
     GPipe* pipe_when_made = nullptr;
@@ -226,7 +226,7 @@ TEST(WorldFailure, AllLearnThatTheConstructorOrMaterializeFailedOnOneRankAndMayT
           if (is_bad) throw std::runtime_error("no such file");
           tensor.fill_(0.5);
         });
-        // What had memory and no values when the function threw must have got some.
+        // Parameters that had memory but no values when the function threw must have values now.
         return c10::str(pipe->local_parameters().front().sum().item<float>());
       });
     };
@@ -266,7 +266,7 @@ TEST(WorldFailure, MaterializesFunctionMustWriteIntoItsTensor) {
   EXPECT_THAT(lines[1][0], HasSubstr("another tensor in the place of '1.weight'"));
 }
 
-// A process that computes in a call has come to it.
+// A process that computes within a call counts as having come to it.
 TEST(WorldFailure, TheLimitOfACallIsNotOneForItsWork) {
   const auto lines = said(
       2, 2,
@@ -305,7 +305,7 @@ TEST(WorldFailure, WhatAllShouldClipByIsCompared) {
   }
 }
 
-// More than fits into one message.
+// The norms and hashes are more than fits into one message.
 TEST(WorldFailure, NormsAndHashesOfManyParameters) {
   struct Many : nn::Module {
     Many() {
@@ -356,7 +356,7 @@ TEST(WorldFailure, TheLossThrows) {
 TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
   WorldRanks ranks(3, [](const World& world, const Say& say) {
     GPipe pipe(plain_model(), options(world));
-    // The targets do not fit, which only the last process sees.
+    // The targets do not fit, which only the last process notices.
     say(outcome([&]() -> std::string {
       pipe->step({torch::ones({8, 4})}, {torch::ones({world.rank() == 2 ? 7 : 8, 4})}, loss);
       return "went well";
@@ -371,8 +371,8 @@ TEST(WorldFailure, AWrongInputOnOneRankReachesAll) {
   ranks.expect_ends();
 }
 
-// What all find to be different is an error on all that names both values, and no failure: the
-// next call goes on.
+// A difference between ranks is an error on all ranks that names both values. It is not a failure:
+// the next call works.
 TEST(WorldFailure, DifferencesAreNamedOnAll) {
   WorldRanks ranks(3, [](const World& world, const Say& say) {
     const bool odd = world.rank() == 1;
@@ -445,8 +445,8 @@ struct PopAddImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(PopAdd);
 
-// In one process both routes have one memory, and the change is seen on both. Here each route has
-// its own, also where no gradient is wanted and nothing counts changes.
+// In one process both routes share memory, so the change is seen on both. Here each route has its
+// own memory, even if no gradient is wanted and nothing counts changes.
 TEST(WorldFailure, AChangeInPlaceOfWhatAlsoWentAnotherWayIsRefused) {
   const auto lines = said(3, 3, [](const World& world, const Say& say) {
     nn::Sequential model(Stash(), testing::layer<torch::Tensor, torch::Tensor>([](torch::Tensor x) {
@@ -502,7 +502,7 @@ TEST(WorldFailure, AKilledProcessIsNamedNowAndAtTheNextCall) {
   }
 }
 
-// What torchrun prints is not what all have got over.
+// torchrun must not print a failure from which all ranks have recovered.
 TEST(WorldFailure, TheErrorFileSaysWhyTheyDidNotGoOn) {
   MasterPort port;
   const std::string path = ::testing::TempDir() + "/reason" + std::to_string(getpid()) + ".json";
@@ -542,9 +542,9 @@ TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
     const World world = World::from_environment(WorldRanks::quick());
     GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
     say(step(pipe));
-    if (rank == 1) return;  // so that no call can begin, once that is known
+    if (rank == 1) return;  // once rank 0 knows that, no call can begin
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    // Whoever writes the file waits for a reader.
+    // The file is a pipe, so a thread that writes it waits for a reader.
     const std::string draft = path + "." + std::to_string(getpid());
     mkfifo(draft.c_str(), 0600);
     std::string of_first;
@@ -558,7 +558,7 @@ TEST(WorldFailure, ACallThatCannotBeginEndsBeforeAnotherOneBegins) {
     second.join();
     say(of_first);
     say(of_second);
-    // The other one may have written it again since.
+    // The other thread may have written the file again since.
     const auto record = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
     say(record.is_discarded() ? "not one record: " + content : "one record");
   });
@@ -584,7 +584,7 @@ TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
   ranks.expect_ends();
 }
 
-// Returns from main, say, and destroys what is there.
+// The child may return from main, for example, and destroy all objects.
 TEST(WorldFailure, AForkedChildHasNoPartInIt) {
   MasterPort port;
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -615,7 +615,7 @@ TEST(WorldFailure, AForkedChildHasNoPartInIt) {
       waitpid(child, nullptr, 0);
     }
     say(ended == 0 ? "the child hangs" : "the child ends with " + std::to_string(status));
-    // Its parent is as it was.
+    // The parent still works.
     say(step(*pipe));
   });
   for (int64_t rank = 0; rank < 3; ++rank) {

@@ -1,8 +1,9 @@
-// Random faults at random moments of a training run over processes: whoever is left is told the
-// same, at once, nothing hangs, and what goes on ends with the parameters of a run without faults.
+// Random faults at random moments of a training run over processes: all remaining ranks are told
+// the same, immediately, nothing hangs, and runs that go on end with the parameters of a run
+// without faults.
 //
 // Draws 50 runs; GPIPE_FAULTS=1000 draws as many, GPIPE_TEST_SEED others, GPIPE_FAULT=17 one alone.
-// GPIPE_FAULTS_LIMIT_MS: within which all must know, 1000; more where others use the machine, too.
+// GPIPE_FAULTS_LIMIT_MS: how soon all must know, 1000 by default; use more on a busy machine.
 #include <ftw.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,9 +61,9 @@ using std::chrono::milliseconds;
 constexpr int64_t kSteps = 4;
 constexpr int64_t kChunks = 4;
 constexpr int64_t kRows = 8;
-constexpr milliseconds kSilence{1000};     // in runs in which somebody is stopped
-constexpr milliseconds kRendezvous{4000};  // where somebody may never connect
-// After all is said, a process has so long to end. Waiting for Gloo took 20 s once.
+constexpr milliseconds kSilence{1000};     // in runs in which a rank is stopped
+constexpr milliseconds kRendezvous{4000};  // in runs in which a rank may never connect
+// How long a process may take to end after its last line. Waiting for Gloo took 20 s once.
 constexpr milliseconds kEnding{5000};
 
 enum class Phase { kConnecting, kForward, kLoss, kBackward, kReduction, kSaving, kBetween };
@@ -85,15 +86,15 @@ struct Planned {
   Phase phase = Phase::kForward;
   Kind kind = Kind::kThrow;
   int64_t step = 0;
-  int64_t call = 0;  // of that phase, in that step
+  int64_t call = 0;  // the number of the phase's call in that step
   microseconds delay{0};
 };
 
 struct Plan {
   int64_t size = 3;
-  bool has_replicas = false;  // 2 of 2 processes each, else a pipeline over all
-  bool is_zero = false;       // its optimizer
-  // What all do after an exception: read the last checkpoint, else go on with what they have.
+  bool has_replicas = false;  // true: 2 replicas of 2 processes; false: one pipeline over all
+  bool is_zero = false;       // whether the optimizer is a ZeroOptimizer
+  // After an exception, all ranks read the last checkpoint (true) or go on with what they have.
   bool reads = false;
   std::vector<Planned> faults;
 
@@ -134,12 +135,12 @@ Planned draw_fault(std::mt19937_64& random, const Plan& plan, int64_t rank) {
                                                             : 3'000;
   fault.delay = microseconds(below(longest));
   if (fault.kind == Kind::kLate) fault.delay = microseconds(below(300'000));
-  // Whoever leaves ends its main, which it can where it is in no call.
+  // A rank that leaves ends its main, which it can do only outside of calls.
   if (fault.kind == Kind::kLeave && fault.phase != Phase::kConnecting &&
       fault.phase != Phase::kSaving) {
     fault.phase = Phase::kBetween;
   }
-  // What is between calls is the program's own: nobody learns what it throws and catches there.
+  // Between calls, what a program throws and catches is its own; other ranks do not learn of it.
   if (is_exception(fault.kind) && fault.phase == Phase::kBetween) fault.phase = Phase::kBackward;
   // Only a ZeroOptimizer calls the program while replicas exchange; the loss is the last stage's.
   if (is_exception(fault.kind) && fault.phase == Phase::kReduction && !plan.is_zero) {
@@ -182,7 +183,7 @@ Plan draw(uint64_t number) {
   }
   plan.reads = random() % 2 == 0;
   for (const Planned& fault : plan.faults) {
-    // What an optimizer that threw has changed, nobody knows.
+    // It is unknown what an optimizer that threw has changed, so a checkpoint must be read.
     plan.reads = plan.reads || (is_exception(fault.kind) && fault.phase == Phase::kReduction);
   }
   return plan;
@@ -190,7 +191,7 @@ Plan draw(uint64_t number) {
 
 // --- What each process does.
 
-struct Leaves {};  // no std::exception: it ends main
+struct Leaves {};  // not a std::exception, so it ends main
 
 // The faults of this rank, each of which strikes once.
 class Striker {
@@ -201,7 +202,8 @@ class Striker {
     }
   }
 
-  // At the n-th call of a phase in a step. Layers call it on workers, one at a time in a process.
+  // Strikes if a fault is due at this call of the phase. Layers call it on workers, one at a time
+  // in a process.
   void at(Phase phase, int64_t step) {
     const int64_t call = calls_[{static_cast<int>(phase), step}]++;
     for (Planned& fault : faults_) {
@@ -212,13 +214,13 @@ class Striker {
       strike(fault);
     }
   }
-  // Also in the steps that are done again: a phase may have been broken off before.
+  // Also called when a step is repeated: a phase may have been interrupted before.
   void new_step(int64_t step) {
     for (auto& [key, calls] : calls_) {
       if (key.second == step) calls = 0;
     }
   }
-  // Its own exceptions, which the others learn of.
+  // Whether the rank throws here an exception of its own, of which the others learn.
   bool throws_at(Phase phase, int64_t step) {
     for (Planned& fault : faults_) {
       if (fault.rank < 0 || fault.phase != phase || !is_exception(fault.kind)) continue;
@@ -235,7 +237,7 @@ class Striker {
       strike(fault);
     }
   }
-  // LibTorch takes its operators down meanwhile, so any line of this process may throw.
+  // During exit() LibTorch removes its operators, so any line of this process may throw.
   bool is_exiting() const { return is_exiting_; }
   void say_now(const char* what) const {
     say_(std::string(what) + " " + std::to_string(microseconds_now()));
@@ -261,7 +263,7 @@ class Striker {
         return later([] { kill(getpid(), SIGKILL); });
       case Kind::kStop:
         return later([] { kill(getpid(), SIGSTOP); });
-      case Kind::kExit:  // while its main goes on, which may crash then: that is an end, too
+      case Kind::kExit:  // main goes on meanwhile and may crash, which is also an end
         return later([this] {
           is_exiting_ = true;
           std::exit(3);
@@ -282,7 +284,7 @@ class Striker {
   std::atomic<bool> is_exiting_{false};
 };
 
-// Calls the striker where it computes.
+// Calls the striker while it computes.
 struct WatchedImpl : nn::Module {
   WatchedImpl(Striker& striker, const int64_t& step) : striker(striker), step(step) {
     linear = register_module("linear", nn::Linear(6, 6));
@@ -343,7 +345,7 @@ struct WatchedAdam : torch::optim::Adam {
   const int64_t& number;
 };
 
-// The run: the same for the plain optimizer, which is each process's own, and ZeroOptimizer.
+// The training run, with the same code for ZeroOptimizer and for a plain optimizer in each process.
 class Training {
  public:
   Training(World world, const Plan& plan, Striker& striker, std::string path, Say say)
@@ -363,11 +365,11 @@ class Training {
         one_step();
         if (step_ % 2 == 0) save();
       }
-      must_read = false;  // what is left can be called again
+      must_read = false;  // the remaining calls can be made again
       say_("H " + pipe_->parameter_hash());
     });
     if (is_done || !pipe_) return;
-    // Whoever has lost a rank is told so again.
+    // After the loss of a rank, the next call throws again.
     attempt("A", [&] { (void)pipe_->parameter_hash(); });
   }
   void tell_each_step() {
@@ -402,7 +404,7 @@ class Training {
       return End::kException;
     }
   }
-  // As all do: after each exception again. Not, if a rank is lost.
+  // Repeats a call after each exception, as all ranks do, unless a rank is lost.
   bool until_done(const std::function<void()>& call) {
     for (size_t tries = 0; tries <= plan_.faults.size() + 1; ++tries) {
       const End end = attempt("X", call);
@@ -462,7 +464,7 @@ class Training {
     const Progress progress{step_, kRows * step_, {}};
     if (striker_.throws_at(Phase::kSaving, step_ - 1)) {
       striker_.say_now("F");
-      torch::optim::Adam of_all(pipe_->parameters());  // those of other processes, too: refused
+      torch::optim::Adam of_all(pipe_->parameters());  // refused: it has other processes', too
       save_checkpoint(pipe_, of_all, progress, path_);
     }
     striker_.at(Phase::kSaving, step_ - 1);
@@ -492,11 +494,11 @@ class Training {
   int64_t step_ = 0;
 };
 
-// Ends when this rank has done what it does.
+// The main function of a rank.
 void be_a_rank(const Plan& plan, int64_t rank, int64_t port, const std::string& path,
                const Say& say) {
   WorldRanks::become(rank, plan.size, port);
-  // It outlives threads that strike later.
+  // Never destroyed: threads may strike later.
   auto& striker = *new Striker(plan, rank, say);
   try {
     WorldOptions options = WorldRanks::quick();
@@ -517,14 +519,14 @@ void be_a_rank(const Plan& plan, int64_t rank, int64_t port, const std::string& 
   }
 }
 
-// --- What all have said, and whether it may be so.
+// --- What all ranks have said, and whether it is correct.
 
 struct Line {
   char what = 0;
   int64_t when = 0;
   std::string text;
 
-  // Whether it is of a fault of this rank, as DistributedFailure writes it.
+  // Whether the line names a fault of this rank, as DistributedFailure writes it.
   bool names(int64_t rank) const {
     return text.find("rank " + std::to_string(rank) + " (") != std::string::npos;
   }
@@ -532,8 +534,8 @@ struct Line {
 
 struct Said {
   std::vector<Line> lines;
-  bool is_done = false;  // else it hangs
-  std::string badly;     // how it ended without returning from main
+  bool is_done = false;  // false: the process hangs
+  std::string badly;     // how the process ended without returning from main
   int64_t done = 0;
 
   std::vector<Line> of(const std::string& whats) const {
@@ -587,7 +589,7 @@ std::vector<Said> run(const Plan& plan, const std::string& path) {
       --left;
     });
   }
-  // Who was stopped wakes up when the others are done.
+  // A process that was stopped is woken up when the others are done.
   while (left > 0) {
     std::this_thread::sleep_for(milliseconds(5));
     if (left > stopped) continue;
@@ -602,8 +604,8 @@ std::vector<Said> run(const Plan& plan, const std::string& path) {
 struct Told {  // how long it took until a rank knew, in milliseconds
   std::vector<double> exceptions;
   std::vector<double> ends;
-  std::vector<double> silences;  // after the limit
-  std::vector<double> endings;   // of a process that has said all
+  std::vector<double> silences;  // counted from the limit
+  std::vector<double> endings;   // from a process's last line to its end
 };
 
 class Judge {
@@ -617,7 +619,7 @@ class Judge {
     }
   }
 
-  // What is wrong; empty: nothing.
+  // What is wrong; empty if nothing is.
   std::string verdict() {
     for (int64_t rank = 0; rank < plan_.size; ++rank) judge_alone(rank);
     if (wrong_.str().empty()) compare();
@@ -647,7 +649,7 @@ class Judge {
     if (loss == nullptr || loss->kind == Kind::kStop || loss->kind == Kind::kLeave) {
       if (!said.badly.empty()) wrong(rank) << "ended " << said.badly;
     }
-    if (loss != nullptr && loss->kind != Kind::kStop) return;  // it has said what it could
+    if (loss != nullptr && loss->kind != Kind::kStop) return;  // a lost rank says no more
     if (loss != nullptr) return judge_woken(rank);
     const int64_t last = last_of(said);
     const double ending = static_cast<double>(said.done - last) / 1000;
@@ -673,7 +675,7 @@ class Judge {
       });
       if (!names) wrong(rank) << "could not connect: " << line.text;
       const int64_t took = (line.when - begin_) / 1000;
-      // A store whose process is stopped is given a second more for its answer.
+      // If the store's process is stopped, ranks wait a second more for its answer.
       if (took > kRendezvous.count() + 1000 + limit()) {
         wrong(rank) << "found after " << took << " ms only: " << line.text;
       }
@@ -685,10 +687,11 @@ class Judge {
       wrong(rank) << "was told otherwise at the next call: " << again[0].text;
     }
   }
-  // Others go on without it, or not at all: it must not go on.
+  // Judges a rank that was stopped and woken. It must not go on, whether the others do or not.
   void judge_woken(int64_t rank) {
     const Said& said = of(rank);
-    // What they were told may be of another fault, over which all got before this one was stopped.
+    // The others may have been told of another fault, from which all had recovered before this rank
+    // was stopped.
     const bool others_lost_it = std::any_of(said_.begin(), said_.end(), [&](const Said& other) {
       const auto told = other.of("X");
       return &other != &said && std::any_of(told.begin(), told.end(),
@@ -712,13 +715,13 @@ class Judge {
       for (const Line& struck : of(fault.rank).of("F")) {
         if (struck.when > line.when) continue;
         base = std::max(base, struck.when);
-        // exit() takes its time, in which the process is still there.
+        // The process exists until exit() has finished, which takes time.
         if (fault.kind == Kind::kExit) base = std::max(base, of(fault.rank).done);
       }
       is_silence = is_silence || (loss_of(fault.rank) != nullptr && fault.kind == Kind::kStop);
       is_exception_only = is_exception_only && is_exception(fault.kind);
     }
-    // Whoever has connected may give up first, and be missed by the others.
+    // A rank that has connected may give up first, and then the others miss it.
     const bool not_all_came = std::any_of(lost_.begin(), lost_.end(), [](const Planned& fault) {
       return fault.phase == Phase::kConnecting;
     });
@@ -741,7 +744,7 @@ class Judge {
     }
   }
 
-  // All that were still there.
+  // Compares the lines of all remaining ranks.
   void compare() {
     const std::vector<Line>* rounds_of_first = nullptr;
     std::vector<std::vector<Line>> rounds(said_.size());
@@ -749,7 +752,8 @@ class Judge {
       if (loss_of(rank) != nullptr || !of(rank).of("C").empty()) continue;
       auto& own = rounds[static_cast<size_t>(rank)];
       own = of(rank).of("XE");
-      // Whoever threw itself throws the record at its next call, if that names a loss, too.
+      // A rank that threw itself throws the record at its next call, if the record also names a
+      // loss.
       for (size_t k = 1; k < own.size(); ++k) {
         if (own[k - 1].what == 'E' && own[k].names(rank)) {
           own.erase(own.begin() + static_cast<std::ptrdiff_t>(k - 1));
@@ -787,7 +791,7 @@ class Judge {
   const int64_t begin_;
   const std::vector<std::string>& hashes_;
   Told& told_;
-  std::vector<Planned> lost_;  // who has struck itself
+  std::vector<Planned> lost_;  // faults that have struck and by which a rank was lost
   std::ostringstream wrong_;
 };
 
@@ -809,7 +813,7 @@ std::string everything(const std::vector<Said>& said, int64_t begin) {
   return text.str();
 }
 
-// One process alone does this with a Training.
+// Runs `main` with a Training in a single process.
 std::vector<std::string> alone(size_t count, const std::string& path,
                                const std::function<void(Training&)>& main) {
   RankProcesses process(1, [&](int64_t, const Say& say) {
@@ -824,7 +828,7 @@ std::vector<std::string> alone(size_t count, const std::string& path,
   return lines;
 }
 
-// LibTorch exports a part of std::filesystem, and what it lacks crashes.
+// Not std::filesystem: LibTorch exports a part of it, and the rest crashes.
 void remove_all(const std::string& path) {
   const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
     return std::remove(name);
@@ -833,7 +837,7 @@ void remove_all(const std::string& path) {
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// The old one or the new one, and all of it.
+// The checkpoint must be the old one or the new one, and complete.
 std::string judge_checkpoint(const std::vector<Said>& said, const std::string& path,
                              const std::vector<std::string>& hashes) {
   int64_t begun = -1;
@@ -901,7 +905,7 @@ TEST(WorldFaults, AllAreToldTheSameAtOnceAndNothingHangs) {
     all += count;
   }
   std::cout << all << " faults in " << end - first << " runs" << std::endl;
-  // Some are drawn for moments that do not come any more.
+  // Some faults are drawn for moments that never come.
   EXPECT_GE(all, static_cast<int64_t>(end - first) / 2);
 }
 

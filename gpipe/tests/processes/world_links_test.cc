@@ -1,5 +1,5 @@
 // Pipelines over processes whose devices are joined by links (GPIPE_DEVICE_LINKS), on the fake
-// accelerator: the bits of one process, no access without an order, and failures told in time.
+// accelerator: they have the bits of one process, no races, and failures are told in time.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ TEST(WorldLinks, EverySampleModel) {
   }
 }
 
-// Both ways between two workers, in orders that differ at the two ends.
+// Messages go both ways between two workers, in orders that differ at the two ends.
 TEST(WorldLinks, SeveralStagesInAProcess) {
   int64_t count = 0;
   for (const SampleModel& sample : testing::sample_models()) {
@@ -69,7 +69,7 @@ TEST(WorldLinks, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
-// Each replica has links of its own; gradients are added up over them by way of the host.
+// Each replica has links of its own; gradients of replicas are added up through the host.
 TEST(WorldLinks, Replicas) {
   for (const SampleModel& sample : testing::sample_models()) {
     Spread spread;
@@ -128,8 +128,8 @@ std::string stepped(GPipe pipe, c10::Device where) {
   return outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); });
 }
 
-// A value that a later stage of this process changes in place while it is on its way to another
-// process, which got it first.
+// A value that a later stage of this process changes in place while it is in transit to another
+// process, to which it was sent first.
 struct StashImpl : nn::Module, skip::Skippable {
   explicit StashImpl(std::vector<std::string> names)
       : Skippable(names, {}), names_(std::move(names)) {}
@@ -217,7 +217,7 @@ TEST(WorldLinks, WhatIsSentMayBeChangedHereLater) {
       6);
 }
 
-// Of the process that has no memory, which is told its own error, and the other its place.
+// The process without memory is told its own error, and the other process where that happened.
 TEST(WorldLinks, NoMemoryForWhatComes) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     const c10::Device here = device(world.rank());
@@ -227,7 +227,7 @@ TEST(WorldLinks, NoMemoryForWhatComes) {
       say(outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); }));
     };
     step();
-    // Its first allocation is for what comes.
+    // The rank's first allocation is for the tensors that arrive.
     if (world.rank() == 1) testing::fake::allocator().fail(here.index(), 0);
     step();
     if (world.rank() == 1) testing::fake::allocator().fail(here.index(), -1);
@@ -243,8 +243,8 @@ TEST(WorldLinks, NoMemoryForWhatComes) {
   ranks.expect_ends();
 }
 
-// A process that throws, while others wait for its messages on their devices: all learn it, and go
-// on over new links.
+// A process throws while others wait for its messages on their devices: all learn it, and go on
+// over new links.
 TEST(WorldLinks, AnExceptionAndTheNextStep) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     bool throws = true;
@@ -265,8 +265,8 @@ TEST(WorldLinks, AnExceptionAndTheNextStep) {
   ranks.expect_ends();
 }
 
-// Rank 1 is killed when rank 0's device waits for its gradients: its kernels end, so that rank 0
-// does not hang, and it says within a second who was lost.
+// Rank 1 is killed while rank 0's device waits for its gradients. Rank 0's kernels end, so that it
+// does not hang, and it says within a second which rank was lost.
 TEST(WorldLinks, AKilledProcess) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     GPipe pipe(layers([&](int64_t k) {
@@ -284,7 +284,7 @@ TEST(WorldLinks, AKilledProcess) {
   EXPECT_TRUE(ranks->ends(0));
 }
 
-// Links of sockets whose functions do first what a test says.
+// Links of sockets whose functions first call a test's hooks.
 struct Hooks {
   std::function<void()> on_identity = [] {};
   std::function<bool()> may_connect = [] { return true; };
@@ -333,7 +333,7 @@ class HookedLinks final : public LinkKind {
 
 [[maybe_unused]] const bool added = (add_link_kind(*new HookedLinks), true);
 
-// Rank 0 waits for rank 1 as `wait` says, while another thread of it calls exit().
+// Rank 0 waits for rank 1 in `wait`, while another thread of rank 0 calls exit().
 void expect_exit_in_time(const std::function<void(const World&, std::atomic<bool>&)>& wait) {
   auto ranks = ranks_with("hooked sockets", 2, [&](const World& world, const Say& say) {
     std::atomic<bool> waits{false};
@@ -374,8 +374,8 @@ TEST(WorldLinks, ExitDoesNotWaitForALink) {
   });
 }
 
-// Another pipeline's links, which have no part in a failure, break when their other ends go after
-// it. That is seen late, when the next step has begun, and is no failure of that one.
+// Another pipeline's links, which are not part of a failure, break when their other ends are
+// destroyed after it. This is noticed late, in the next step, and must not fail that step.
 TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
   auto ranks = ranks_with("hooked sockets", 2, [](const World& world, const Say& say) {
     enum { kPasses, kWaits, kIsOver };
@@ -401,7 +401,7 @@ TEST(WorldLinks, AnEarlierEpochsLinksBreakLate) {
     throws = true;
     if (world.rank() == 1) {
       state = kWaits;
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all links are asked
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all links are checked
     }
     say(stepped(one, here));
     throws = false;
@@ -426,7 +426,7 @@ TEST(WorldLinks, TwoProcessesOnOneDeviceAreToldWhatToDo) {
     GPipe pipe(layers([](int64_t) {}),
                GPipeOptions({4, 4}).chunks(3).devices({device(0)}).world(world));
     say(stepped(pipe, device(0)));
-    // They may go on.
+    // The processes may go on.
     GPipe other(layers([](int64_t) {}),
                 GPipeOptions({4, 4}).chunks(3).devices({device(world.rank())}).world(world));
     say(stepped(other, device(world.rank())));
@@ -454,8 +454,8 @@ TEST(WorldLinks, AllProcessesHaveTheSameWay) {
   }
 }
 
-// Each worker has a link to each that it sends to, all on one device. It is the last one, for it
-// starts threads, and children must have none.
+// Each worker has a link to each worker to which it sends, all on one device. This is the last
+// test, because it starts threads, and the parent of forked children must have none.
 TEST(WorldLinks, RandomProgramsWithinAProcess) {
   at::set_num_threads(1);
   const World world(std::make_shared<LoopbackProcesses>(&socket_links()), /*rank=*/0, /*size=*/1);

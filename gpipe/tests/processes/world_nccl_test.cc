@@ -1,5 +1,5 @@
-// Pipelines over processes whose GPUs NCCL joins (GPIPE_DEVICE_LINKS=nccl): the bits that they have
-// by way of the host. Never run yet: it needs two GPUs.
+// Pipelines over processes whose GPUs NCCL joins (GPIPE_DEVICE_LINKS=nccl) have the bits that they
+// have through the host. Never run yet: it needs two GPUs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ std::string trained(const World& world, const std::string& schedule, int64_t sta
   return pipe->parameter_hash();
 }
 
-// The children see the GPUs first: a process that has, can have no children that do.
+// The children must use the GPUs first: if a process has used them, its forked children cannot.
 TEST(WorldNccl, HasTheBitsOfTheWayByTheHost) {
   for (const auto& [schedule, stages] :
        std::vector<std::pair<std::string, int64_t>>{{"1f1b", 2}, {"zb-v", 4}}) {

@@ -1,5 +1,5 @@
-// Random programs (gpipe/testing/programs) over real processes, and, many more, over messages
-// within one: what is in each of them is compared with the plain model, bit by bit.
+// Random programs (gpipe/testing/programs) over real processes, and many more over messages within
+// one process. What each process has is compared with the plain model, bit by bit.
 //
 //   GPIPE_TEST_SEED          from which seed on programs are drawn
 //   GPIPE_PROGRAMS           how many, for each number of processes
@@ -59,12 +59,12 @@ std::string name_of(Outcome::Kind kind) {
   return "threw";
 }
 
-// The first `count` that can run there.
+// The first `count` programs that can run on this world.
 std::vector<Program> programs_for(const World& world, uint64_t count) {
   std::vector<Program> programs;
   for (uint64_t seed = number_from("GPIPE_TEST_SEED", 20261125); programs.size() < count; ++seed) {
-    // What changes its gradient in place changes it for the other routes of a tensor, too, as long
-    // as they have the same memory (docs/guide/24-processes.md).
+    // Code that changes its gradient in place also changes it for the tensor's other routes, if
+    // they have the same memory (docs/guide/24-processes.md).
     Program program = testing::programs::random_program(
         seed, {"ScaleGradientInPlace", "gradient_scaled_in_place"});
     if (testing::programs::can_run(program, world)) programs.push_back(std::move(program));
@@ -83,7 +83,7 @@ void run_programs(int64_t processes, uint64_t count) {
   });
   std::map<std::string, uint64_t> counts;
   for (const Program& program : programs) {
-    std::string failures;  // of all processes: one that differs makes the others fail
+    std::string failures;  // lines of all processes: if one differs, the others fail, too
     for (int64_t rank = 0; rank < processes; ++rank) {
       const std::string line = ranks->next(rank);
       const std::string word = line.substr(0, line.find(':'));
@@ -100,13 +100,13 @@ void run_programs(int64_t processes, uint64_t count) {
   std::cout << count << " programs over " << processes << " processes, counted in each:";
   for (const auto& [word, times] : counts) std::cout << " " << times << " " << word;
   std::cout << "\n";
-  // Less would mean that the test shows less than it seems to.
+  // With fewer equal outcomes the test would show less than it seems to.
   EXPECT_GE(counts["equal"], count * static_cast<uint64_t>(processes) / 2);
   ranks.expect_ends();
 }
 
-// Two layers that have registered one weight, of which the other process has a copy: the owner gets
-// the whole gradient, the copy none, and the copy's values are the owner's in each call.
+// Two layers in two processes have registered the same weight. The owner gets the whole gradient;
+// the other process has a copy, which gets none and has the owner's values in each call.
 TEST(WorldPrograms, CopiesOfATiedWeight) {
   Program program;
   program.layers.resize(2);
@@ -141,7 +141,7 @@ TEST(WorldPrograms, CopiesOfATiedWeight) {
   }
 }
 
-// The fake accelerator looks at each access to memory.
+// Fewer programs on the fake accelerator, which checks each access to memory.
 uint64_t programs(uint64_t on_cpu) { return testing::for_gpus() ? on_cpu / 4 : on_cpu; }
 
 TEST(WorldPrograms, TwoProcesses) { run_programs(2, number_from("GPIPE_PROGRAMS", programs(200))); }

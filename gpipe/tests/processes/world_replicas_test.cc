@@ -65,7 +65,7 @@ std::vector<int64_t> last_balance(int64_t layers, int64_t stages) {
   return testing::all_balances(layers, stages).back();
 }
 
-// Placed over the processes of a replica: consecutive workers share one.
+// A placement over the processes of a replica: consecutive workers share a process.
 Placement placement_of(const Layout& layout) {
   Placement placement = placement_by_name(layout.schedule, layout.stages);
   if (layout.processes == 1) return placement;
@@ -84,8 +84,8 @@ Tensors rows_of(const Tensors& tensors, const RowRange& rows) {
   return result;
 }
 
-// Trains both and compares. The mini-batches' rows do not divide: the last replicas get fewer rows,
-// and of the smallest mini-batch some get none.
+// Trains both and compares. The mini-batches' rows cannot be divided evenly: the last replicas get
+// fewer rows, and some get none of the smallest mini-batch.
 std::string difference(const World& world, const SampleModel& sample, const Layout& layout,
                        int64_t groups) {
   GPipeOptions options(last_balance(sample.layers, layout.stages));
@@ -194,7 +194,7 @@ TEST(WorldReplicas, FourProcesses) {
                    {{4, 1, 2, "1f1b"}, {2, 2, 2, "1f1b"}, {2, 2, 3, "zb-h2"}, {2, 2, 4, "zb-v"}});
 }
 
-// ZeRO: each replica has states of its own parameters only, and all get the same values.
+// ZeRO: each replica has optimizer states for its own parameters only, and all get the same values.
 TEST(WorldReplicas, AShardedOptimizerGivesThePlainOnesBits) {
   WorldRanks ranks(4, [&](const World& world, const Say& say) {
     const SampleModel& sample = sample_models().front();
@@ -253,12 +253,12 @@ GPipeOptions options_of(const World& world) {
   return GPipeOptions({3}).chunks(4).cpu_threads_per_stage(1).world(world);
 }
 
-// What a call of all processes gives in each: they all must say the same.
+// The outcomes of a call of all processes, by rank: all must say the same.
 std::vector<std::string> outcomes(int64_t processes,
                                   const std::function<std::string(const World&)>& call) {
   WorldRanks ranks(processes, [&](const World& world, const Say& say) {
     say(outcome([&] { return call(world.grid(processes, 1)); }));
-    // They go on.
+    // The processes can go on.
     GPipe pipe(linears(), options_of(world.grid(processes, 1)));
     pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
     say(pipe->parameter_hash());
@@ -269,7 +269,7 @@ std::vector<std::string> outcomes(int64_t processes,
   return lines;
 }
 
-// Whatever rank and process it has.
+// It does not depend on the rank and the process of the grid.
 TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
   const MasterPort port;
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -286,7 +286,7 @@ TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
 TEST(WorldReplicas, RowsOfOthersAreRefused) {
   const auto lines = outcomes(2, [](const World& world) {
     GPipe pipe(linears(), options_of(world));
-    const int64_t rows = world.rank() == 0 ? 3 : 5;  // of 8
+    const int64_t rows = world.rank() == 0 ? 3 : 5;  // 8 in total
     pipe->step({torch::ones({rows, 5})}, {torch::ones({rows, 3})}, loss_fn);
     return "nothing was thrown";
   });
@@ -347,7 +347,8 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
   EXPECT_THAT(wrong_groups, Each(HasSubstr("groups(6) must be 1, 2, 4, 8")));
 }
 
-// Runs in two replicas and in one process with as many groups; the parameters' and buffers' sums.
+// Runs in two replicas and in one process with as many groups. Returns the sums of the parameters
+// and buffers.
 std::vector<std::string> sums_of(const std::function<nn::Sequential()>& make,
                                  const std::string& schedule = "1f1b") {
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -397,7 +398,7 @@ void expect_same_sums(const std::function<nn::Sequential()>& make) {
   EXPECT_THAT(lines[2], ::testing::Not(HasSubstr("error")));
 }
 
-// Users' code whose backward runs a backward of its own, as one's own checkpointing does.
+// User code whose backward runs a backward of its own, as a user's own checkpointing does.
 struct ReentrantImpl : nn::Module {
   ReentrantImpl() { weight = register_parameter("weight", torch::full({5, 5}, 0.25)); }
   torch::Tensor forward(torch::Tensor x) { return testing::OwnBackward::apply(x, weight); }
@@ -510,7 +511,7 @@ TEST(WorldReplicas, AParameterThatOnlyOneReplicaHasIsRefused) {
   EXPECT_THAT(lines,
               Each(AllOf(HasSubstr("value error"), HasSubstr("the parameters of the replicas"),
                          HasSubstr("first forward"))));
-  // So do the processes of the other stage, whose replicas have added up.
+  // The processes of the other stage throw, too, although their replicas have added up.
   const auto of_two_stages = outcomes(4, [](const World& world) {
     const World grid = world.grid(2, 2);
     nn::Sequential module;
@@ -534,7 +535,7 @@ struct DrawnLateImpl : nn::Module {
   torch::Tensor weight;
 };
 
-// Its random numbers are each replica's own, so that they would train different models.
+// Each replica draws its own random numbers, so the replicas would train different models.
 TEST(WorldReplicas, AParameterThatReplicasDrawInAForwardIsRefused) {
   const auto lines = outcomes(2, [](const World& world) {
     torch::manual_seed(1);
@@ -549,8 +550,8 @@ TEST(WorldReplicas, AParameterThatReplicasDrawInAForwardIsRefused) {
                                 HasSubstr("other values on rank 1 than on rank 0"))));
 }
 
-// Freezes the weights of the first layer in one replica, and those of the last in the other one
-// (`swapped`: as many, of the same shapes) or none.
+// Freezes the weights of the first layer in one replica. In the other one it freezes those of the
+// last layer (`swapped`: as many, of the same shapes) or none.
 void freeze_otherwise(const GPipe& pipe, int64_t replica, bool swapped) {
   for (torch::Tensor& parameter : (*pipe)[replica == 0 ? 0 : 1]->parameters()) {
     if (replica == 0 || swapped) parameter.set_requires_grad(false);
@@ -563,7 +564,7 @@ GPipe twins(const World& world) {
                GPipeOptions({2}).chunks(4).cpu_threads_per_stage(1).world(world));
 }
 
-// What one replica trains and another one does not would be added to something else.
+// If only one replica trains a parameter, its gradient would be added to that of another parameter.
 TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   for (const bool swapped : {false, true}) {
     SCOPED_TRACE(swapped);
@@ -643,7 +644,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
     torch::manual_seed(1);
     GPipe pipe(nn::Sequential(nn::Linear(5, 7), nn::Linear(7, 3)),
                GPipeOptions({2}).chunks(2).cpu_threads_per_stage(1).world(world));
-    // Buffers are each replica's own.
+    // Each replica has its own buffers.
     (*pipe)[0]->register_buffer("own", torch::full({1}, static_cast<double>(world.replica())));
     bool throws = world.replica() == 0;
     ZeroOptimizer optimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
@@ -659,7 +660,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
     std::string all;
     for (int k = 0; k < 3; ++k) all += step() + "; ";
     all += outcome([&] {
-             optimizer.step();  // again: shares would be updated another number of times
+             optimizer.step();  // again: shares would be updated different numbers of times
              return "went well";
            }) +
            "; ";
@@ -674,7 +675,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
                                 ::testing::Not(HasSubstr("; went well; ")))));
 }
 
-// Of two pipelines, ranks step the optimizers in another order; and one of them evaluates instead.
+// Ranks step the optimizers of two pipelines in different orders; and one rank evaluates instead.
 TEST(WorldReplicas, AShardedOptimizersStepIsACallOfAll) {
   const auto sgd = [](std::vector<torch::Tensor> parameters) {
     return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
@@ -724,7 +725,7 @@ TEST(WorldReplicas, AShardedOptimizerKeepsItsSharesWhenTypesChange) {
   EXPECT_THAT(lines, Each("same"));
 }
 
-// A layer of one replica throws: the others learn where.
+// A layer of one replica throws: the other replicas learn where.
 TEST(WorldReplicas, AFailureIsEverybodys) {
   const auto lines = outcomes(2, [](const World& world) {
     nn::Sequential module = linears();
@@ -742,7 +743,7 @@ TEST(WorldReplicas, AFailureIsEverybodys) {
   EXPECT_THAT(lines[1], AllOf(HasSubstr("exception: "), HasSubstr("the weather")));
 }
 
-// How many bytes each rank has received of others outside of runs, in memory that all share.
+// How many bytes each rank has received from others outside of runs, in memory that all share.
 class Arrived {
  public:
   Arrived()
@@ -753,7 +754,7 @@ class Arrived {
   Arrived& operator=(const Arrived&) = delete;
 
   std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
-  // Whether these ranks have so many, within 10 s.
+  // Whether each of these ranks has received so many within 10 s.
   bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
     for (int i = 0; i < 1000; ++i) {
       bool all = true;
@@ -766,7 +767,7 @@ class Arrived {
 
  private:
   using Bytes = std::array<std::atomic<int64_t>, 4>;
-  Bytes* const bytes_;  // of zeros
+  Bytes* const bytes_;  // initially 0
 };
 
 // Processes that count what arrives.
@@ -805,10 +806,10 @@ class Counting final : public internal::Processes {
   std::atomic<int64_t>& bytes_;
 };
 
-// Two replicas of two stages, each in a process of its own. The last backward of stage 0 waits for
-// the sums of stage 1 to have arrived in both replicas; then it calls `then(rank)`. Each rank says
-// what its step gave, how many of its parameters have got a gradient, and, with stage 0, whether
-// the sums came.
+// Two replicas of two stages, each stage in its own process. The last backward of stage 0 waits
+// until the sums of stage 1 have arrived in both replicas; then it calls `then(rank)`. Each rank
+// says the outcome of its step and how many of its parameters have a gradient. Ranks of stage 0
+// also say whether the sums came.
 WorldRanks::Main last_backward_late(const Arrived& arrived,
                                     const std::function<void(int64_t rank)>& then) {
   return [&arrived, then](const World& bare, const Say& say) {
@@ -820,7 +821,7 @@ WorldRanks::Main last_backward_late(const Arrived& arrived,
     int backwards = 0;
     bool came = false;
     const auto late = [&](const torch::Tensor& gradient) {
-      if (++backwards == 2) {  // of two micro-batches
+      if (++backwards == 2) {  // the last of two micro-batches
         came = arrived.come({1, 3}, bytes);
         then(bare.rank());
       }
@@ -848,7 +849,7 @@ WorldRanks::Main last_backward_late(const Arrived& arrived,
   };
 }
 
-// The last stages are done first.
+// The last stages finish their backwards first.
 TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
   const Arrived arrived;
   WorldRanks ranks(4, last_backward_late(arrived, [](int64_t) {}));
@@ -858,7 +859,8 @@ TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
   ranks.expect_ends();
 }
 
-// All that are left learn it, and have added nothing: not even those that have their sums.
+// All remaining ranks learn of the fault, and have no gradients: not even ranks that have their
+// sums.
 TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   for (const bool is_killed : {false, true}) {
     const Arrived arrived;
@@ -880,7 +882,7 @@ TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   }
 }
 
-// One replica is done long before the other one, which works.
+// One replica is done long before the other one, which is still computing.
 TEST(WorldReplicas, TheLimitOfACallIsNotOneForTheWorkOfAnotherReplica) {
   WorldOptions options = WorldRanks::quick();
   options.call_limit = std::chrono::milliseconds(500);

@@ -1,6 +1,6 @@
-// Random programs over processes that catch what is thrown and train on: some rank throws, is late,
-// or makes a call in the wrong place, again and again. All ranks have the same mini-batches that
-// went well, and the bits of the loop over these alone.
+// Random programs over processes that catch what is thrown and continue training: again and again a
+// rank throws, is late, or makes a call in the wrong place. The same mini-batches must succeed on
+// all ranks, with the bits of a loop over these mini-batches alone.
 //
 // Draws 30 programs; GPIPE_RETRIES=2000 draws as many, GPIPE_TEST_SEED others.
 #include <gmock/gmock.h>
@@ -125,11 +125,12 @@ Program draw(uint64_t seed, int64_t size) {
     strike.place = static_cast<Place>(below(kPlaces));
     strike.kind = static_cast<Kind>(below(kKinds));
     strike.detail = below(3);
-    // What is outside of all calls nobody learns of, and the loop that is compared would miss it.
+    // Other ranks do not learn what happens outside of all calls, and the loop that is compared
+    // would not have it.
     if (strike.place == Place::kBefore || strike.place == Place::kCatch) strike.kind = Kind::kDelay;
     if (strike.place == Place::kOutputs) program.keeps_outputs = true;
     program.strikes.push_back(strike);
-    // A failure, after which somebody is late to go on.
+    // After a failure a rank may be late to go on.
     if (strike.kind != Kind::kDelay && below(2) == 0) {
       Strike late = strike;
       late.rank = below(size);
@@ -141,7 +142,7 @@ Program draw(uint64_t seed, int64_t size) {
   return program;
 }
 
-// What happens on one rank. Layers call it on several threads.
+// Makes the strikes of one rank happen. Layers call it on several threads.
 class Striker {
  public:
   Striker(const Program& program, int64_t rank) {
@@ -268,7 +269,7 @@ class Training {
                             [&] { (void)from_rank_0(world_, [] { return std::string("text"); }); }};
   }
 
-  // A line of what came of each attempt, and the losses of those that went well.
+  // The outcome of each attempt, and the losses of the successful ones, as one line.
   std::string run() {
     std::string marks;
     for (int64_t batch = 0; batch < program_.batches; ++batch) {
@@ -292,7 +293,7 @@ class Training {
     }
     return marks;
   }
-  // The loop: these mini-batches, and nothing happens.
+  // The loop for comparison: these mini-batches, without strikes.
   std::string run(const std::vector<int64_t>& batches) {
     std::string marks;
     for (const int64_t batch : batches) {
@@ -351,7 +352,7 @@ class Training {
   std::string texts_;
 };
 
-// A call of the test's own, by which all ranks are together again.
+// Repeats a call of the test's own, after which all ranks are in step again.
 template <typename Call>
 void until_done(const Call& call) {
   for (int tries = 0;; ++tries) {
@@ -363,7 +364,7 @@ void until_done(const Call& call) {
   }
 }
 
-// Each of them is " x".
+// The marks without those of failures, each of which is " x".
 std::string without_failures(const std::string& marks) {
   std::string well;
   std::istringstream words(marks);
