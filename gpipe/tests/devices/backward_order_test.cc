@@ -1,4 +1,4 @@
-// In which order recomputes and backwards run: as the schedule has them, whatever the devices.
+// Tests that recomputes and backwards run in the order of the schedule, whatever the devices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 
 using BackwardOrder = testing::DeviceTest;
 
-// In the order in which they happen on the workers and on the threads that autograd uses for them.
+// Events in the order in which they happen, on the workers and on the threads that autograd uses.
 struct Log {
   void add(const std::string& what) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -79,7 +79,7 @@ TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLat
                                       "a recompute", "a backward"));
 }
 
-// Says which micro-batch its backward is for: the one whose forward it was.
+// Logs in its backward the number of the micro-batch whose forward it was.
 struct NumberedImpl : nn::Module {
   explicit NumberedImpl(std::shared_ptr<Log> log) : log(std::move(log)) {}
   at::Tensor forward(const at::Tensor& x) {

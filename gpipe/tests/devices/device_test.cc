@@ -1,6 +1,6 @@
-// Pipelines over devices. As device_test all stages are on the CPU; as device_fake_test they are on
-// the fake accelerator; as device_cuda_test they are on the GPUs there are (a single one stands for
-// all).
+// Tests pipelines over devices. As device_test all stages are on the CPU; as device_fake_test they
+// are on the fake accelerator; as device_cuda_test they are on the available GPUs (a single one
+// stands for all).
 
 #include "gpipe/testing/device.h"
 
@@ -111,8 +111,8 @@ TEST_F(Device, ConvolutionsWithASkipComputeTheSameUnderEveryBalanceAndMode) {
   }
 }
 
-// Both directions between host and device, for activations, for a skip past the stage between, and
-// for the gradients of all of them.
+// Values go in both directions between host and device: activations, a skip past the stage between,
+// and the gradients of all of them.
 TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
   testing::manual_seed(1);
   const at::Tensor input = torch::randn({6, 2, 8, 8});
@@ -171,7 +171,7 @@ TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
 // Case 154 of torchgpipe's: copies of a model on threads of one device, as data parallelism has
 // them.
 TEST_F(Device, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
-  const testing::HostWaitsAllowed waits;  // of these threads, for their results
+  const testing::HostWaitsAllowed waits;  // these threads wait for their results
   constexpr int kThreads = 2;
   std::vector<at::Tensor> outputs(kThreads);
   std::vector<std::thread> threads;
@@ -257,7 +257,7 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
   EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
 }
 
-// A value that the first stage hands to the second past what it computes.
+// Makes a value that the first stage hands to the second beside its output.
 using Hand = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)>;
 
 struct HandsOverImpl : nn::Module, skip::Skippable {
@@ -284,7 +284,7 @@ struct TakesMeanImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(TakesMean);
 
-// The order in which kernels add up depends on strides and on the place in a line of memory.
+// The order in which kernels add up depends on strides and on the alignment in memory.
 TEST_F(Device, SumsOverViewsFromAnotherDeviceAreThoseOnOneDevice) {
   const std::vector<std::pair<const char*, Hand>> hands = {
       {"expanded",
@@ -378,7 +378,7 @@ TEST_F(Device, AnInputMayBeChangedRightAfterTheCall) {
       GPipe pipe(
           model,
           GPipeOptions({1, 1, 1, 1}).devices(devices(4)).chunks(2).checkpoint(Checkpoint::kNever));
-      // A value without a gradient would leave as a copy.
+      // The input requires a gradient, because a value without one would leave as a copy.
       const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
       at::Tensor y;
       if (step) {
@@ -399,7 +399,7 @@ TEST_F(Device, AnInputMayBeChangedRightAfterAFailure) {
   const at::Tensor x = torch::full({4, 4}, 0.5, device()).requires_grad_();
   EXPECT_THROW(pipe->forward(x), std::runtime_error);
   torch::NoGradGuard no_grad;
-  x.fill_(1000);  // on the fake accelerator a race, if a copy were still reading it
+  x.fill_(1000);  // a race on the fake accelerator, if a copy were still reading x
   x.fill_(0.5);
   EXPECT_THAT(on_host(pipe->forward(x)), EqualsBitwise(torch::full({4, 4}, 1.0).tanh()));
 }
@@ -427,7 +427,7 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
         } else if (!same) {
           other.emplace();
         }
-        // Earlier gradients, written on the streams of the backward.
+        // Sets earlier gradients, written on the streams of the backward.
         for (const at::Tensor& parameter : pipe->parameters()) {
           parameter.mutable_grad() = torch::zeros_like(parameter);
         }
@@ -586,7 +586,7 @@ TEST_F(Device, ABackwardInsideABackwardWorksOrIsRefused) {
   }
 }
 
-// Layers that move what they return.
+// A layer that moves its output to another device.
 struct MoveImpl : nn::Module {
   explicit MoveImpl(c10::Device target) : target(target) {}
   at::Tensor forward(at::Tensor x) { return (x * 2).to(target); }
@@ -633,7 +633,7 @@ TEST_F(Device, OtherDevicesThanAStagesAreInTheOrderOfTheCallersStreamsToo) {
   EXPECT_GT(on_host(metric * 1).item<double>(), 0);
 }
 
-// Neither dense nor in the usual order of dimensions.
+// The output is neither dense nor in the usual order of dimensions.
 struct GapsImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return (x * 2).transpose(1, 2).slice(1, 0, 4); }
 };
@@ -654,7 +654,7 @@ TEST_F(Device, ValuesOfAnyLayoutTravelWithoutAWaitOfTheHost) {
   }
 }
 
-// Looks at how its input lies in memory.
+// Records the strides of its input.
 struct LookImpl : nn::Module {
   at::Tensor forward(at::Tensor x) {
     seen = x.strides().vec();
@@ -664,7 +664,7 @@ struct LookImpl : nn::Module {
 };
 TORCH_MODULE(Look);
 
-// Kernels add up in an order that depends on it.
+// Kernels add up in an order that depends on the gaps.
 TEST_F(Device, AViewKeepsItsGapsOnTheHostToo) {
   const c10::Device host(c10::kCPU);
   for (const std::vector<c10::Device>& where :
@@ -703,7 +703,7 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
   }
 }
 
-// Targets are where the loss is computed, and the error names a wrong device.
+// A layer whose output depends on the number of its calls.
 struct CountingImpl : nn::Module {
   at::Tensor forward(at::Tensor x) { return x.tanh() * static_cast<double>(++calls); }
   int calls = 0;
@@ -753,8 +753,8 @@ TEST_F(Device, AnOptimizerBetweenForwardAndBackwardIsAnErrorAtOnceOrInALaterCall
                 square({output}, {}).backward();
               }),
               HasSubstr("as optimizers do"));
-  // Forgotten once it is reported. Of the last of these calls, some answers may still be on their
-  // way; the next call reports them together.
+  // An error is forgotten once it is reported. Some answers to the last of these calls may still be
+  // on their way; the next call reports them together.
   if (testing::for_gpus()) {
     for (const c10::Device& used : devices(3)) {
       c10::impl::VirtualGuardImpl(used.type()).synchronizeDevice(used.index());

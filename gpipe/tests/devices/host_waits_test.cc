@@ -1,6 +1,6 @@
-// No thread waits for a device inside a step, nor in a forward and its backward, whatever the
-// model, the cut, the mode and the schedule; except once, where step() reads its loss. The fake
-// accelerator counts the waits and tells where they were.
+// Tests that no thread waits for a device inside a step, or in a forward and its backward, whatever
+// the model, the cut, the mode and the schedule; except once, where step() reads its loss. The fake
+// accelerator counts the waits and says where they were.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -33,11 +33,11 @@ using testing::fake::HostWaitScope;
 using testing::fake::runtime;
 
 constexpr int64_t kChunks = 3;
-constexpr int64_t kRows = 8;  // 3, 3 and 2
+constexpr int64_t kRows = 8;  // micro-batches of 3, 3 and 2 rows
 
 enum class Way { kForward, kOneFOneB, kGPipe, kAnySchedule };
 
-// The waits of one training step, as the fake accelerator reports them; `work` does it.
+// The waits of one training step, as the fake accelerator reports them. `work` runs the step.
 template <typename Work>
 std::vector<std::string> waits_of(const Work& work) {
   (void)runtime().take_unexpected_waits();
@@ -100,7 +100,7 @@ void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
           pipe->step(inputs, targets, sample.loss, options);
         }
       };
-      // Plain runs, and then the recordings.
+      // These steps are plain runs, and then the recordings.
       for (int step = 0; graphs && step < 4; ++step) train();
       // The second step finds its schedule compiled, its streams and its buffers made.
       for (int step = 0; step < 2; ++step) {
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Some, HostWaitsWithGraphs,
                                             ::testing::Bool()),
                          case_name);
 
-// What the tests above would see if there were one.
+// The tests above would see a wait if there were one.
 TEST(HostWaits, AreFoundWithTheirPlace) {
   const auto asks = testing::layer<at::Tensor, at::Tensor>(
       [](const at::Tensor& x) { return x * x.abs().max().item<double>(); });

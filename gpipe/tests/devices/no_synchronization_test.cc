@@ -1,6 +1,6 @@
-// On a GPU, nothing that LibTorch knows to wait for the device is called inside a forward and its
-// backward, nor inside a step until it reads its loss: LibTorch makes it an error. For machines
-// without a GPU: host_waits_test.
+// Tests on a GPU that no call of which LibTorch knows that it waits for the device is made inside a
+// forward and its backward, or inside a step until it reads its loss: LibTorch makes such calls an
+// error. host_waits_test is the same test for machines without a GPU.
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ namespace {
 #if GPIPE_TORCH_HAS_CUDA
 using NoSynchronization = testing::DeviceTest;
 
-// While it lives, whoever waits for a GPU gets an error.
+// While it lives, waiting for a GPU is an error.
 class WaitsForbidden {
  public:
   WaitsForbidden() {

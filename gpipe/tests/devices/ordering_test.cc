@@ -1,5 +1,6 @@
-// What arrives late is waited for: one stage after another is slow on its device, in forward or in
-// backward, so that whoever reads its results too early computes with others.
+// Tests that values that arrive late are waited for: one stage after another is slow on its device,
+// in forward or in backward, so that a stage that reads its results too early computes wrong
+// values.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -33,7 +34,7 @@ constexpr int64_t kChunks = 2;
 
 enum class Way { kForward, kOneFOneB, kGPipe };
 
-// Which stage is slow, and when.
+// The stage that is slow, and when it is.
 struct Slow {
   int64_t stage = -1;
   bool in_backward = false;
@@ -57,7 +58,7 @@ struct MaySlowImpl : nn::Module {
     if (now && !slow->in_backward) testing::slow_work(x.device());
     const at::Tensor y = x.tanh();
     if (now && slow->in_backward) return SlowBackward::apply(y);
-    // The same function, quickly.
+    // The same function, but fast.
     return y * 2 - y.detach();
   }
   std::shared_ptr<Slow> slow;
@@ -76,7 +77,7 @@ Tensors train(const Slow& slow, Checkpoint mode, Way way, bool one_device) {
                                             : testing::devices(kStages))
                         .chunks(kChunks)
                         .checkpoint(mode));
-  // Where devices differ, another stream makes it more likely that an early reader is seen.
+  // If devices differ, other streams make it more likely that an early read is detected.
   std::optional<testing::OtherStreamsScope> streams;
   if (!one_device) streams.emplace();
   const at::Tensor x = testing::copy_on(device(), torch::randn({2 * kChunks, 8})).requires_grad_();

@@ -1,5 +1,6 @@
-// Parameters that stages on several devices use, through TiedLayer: bitwise as with all stages on
-// one device of that kind. As tied_devices_test all stages are on the CPU, where nothing is copied.
+// Tests parameters that stages on several devices use, through TiedLayer: results are bitwise those
+// of all stages on one device of that kind. As tied_devices_test all stages are on the CPU, where
+// nothing is copied.
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -118,10 +119,10 @@ struct Training {
   std::function<GPipeOptions(GPipeOptions)> options = [](GPipeOptions given) { return given; };
   StepOptions step = StepOptions();
   bool by_step = true;
-  std::function<void(GPipe&, Model&, int64_t)> before = nullptr;  // each call
+  std::function<void(GPipe&, Model&, int64_t)> before = nullptr;  // called before each step
 };
 
-// What is left after each of a few steps.
+// The results after each of a few steps.
 std::vector<Tensor> train(const std::vector<int64_t>& numbers, const Training& training,
                           std::vector<GraphUse>* use = nullptr) {
   Model model = make_model();
@@ -206,7 +207,7 @@ TEST_F(TiedDevices, StepsOnOtherStreamsWaitForTheCopies) {
   training.before = [&](GPipe& pipe, Model& model, int64_t k) {
     streams.reset();
     if (k % 2 == 1) streams.emplace();
-    // What the copies are made of is not there yet.
+    // The device is still computing the weight from which the copies are made.
     const c10::NoGradGuard no_grad;
     testing::slow_work(pipe->devices().front());
     model.first->weight.mul_(0.9);
@@ -339,7 +340,7 @@ TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
   if (!testing::for_gpus() || testing::gpu_count() < 2) GTEST_SKIP() << "needs two devices";
   Model model = make_model();
   std::vector<Checkpoint> modes(6, Checkpoint::kNever);
-  modes[2] = Checkpoint::kAlways;  // a stage with a copy alone
+  modes[2] = Checkpoint::kAlways;  // a stage that has only a copy
   GPipe pipe(model.layers, options_on(kSpread[0]).partition_checkpoints(modes));
   const Tensor x = rows(pipe);
   const Tensor loss = square({pipe->forward(x)}, {});
@@ -352,7 +353,7 @@ TEST_F(TiedDevices, AChangeBetweenForwardAndBackwardIsRefused) {
               HasSubstr("the parameter '0.weight' has been modified by an inplace operation"));
 }
 
-// Nobody gets the gradient of a parameter that was frozen after the forward, as in LibTorch.
+// The gradient of a parameter that was frozen after the forward is dropped, as in LibTorch.
 TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
   std::vector<std::vector<Tensor>> seen;
   for (const std::vector<int64_t>& numbers :
@@ -376,14 +377,14 @@ TEST_F(TiedDevices, AWeightMayBeFrozenBetweenForwardAndBackward) {
   for (const std::vector<Tensor>& gradients : seen) EXPECT_THAT(gradients, EqualsBitwise(seen[0]));
 }
 
-// Lets no gradient through, but for its weight.
+// Lets no gradient through, except that of its weight.
 struct CutLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   Tensor forward(const Tensor& x) { return LaterImpl::forward(x.detach()); }
 };
 TORCH_MODULE(CutLater);
 
-// It has the weight, too, and hands on what the stages behind send of its gradient.
+// The stage has the weight, too, and passes on the gradients for it that the later stages send.
 TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
   for (const Checkpoint mode : kModes) {
     std::vector<Tensor> seen;
@@ -402,7 +403,7 @@ TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
   }
 }
 
-// As users' own checkpointing does.
+// Uses the weight in a backward of its own, as users' own checkpointing does.
 struct OwnBackwardLaterImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   Tensor forward(const Tensor& x) { return testing::OwnBackward::apply(x, weight); }
@@ -426,7 +427,7 @@ TEST_F(TiedDevices, AGradientThatACopyAloneWouldGetIsRefused) {
   }
 }
 
-// As an embedding with max_norm does.
+// Changes its weight in its forward, as an embedding with max_norm does.
 struct ClampedImpl : FirstImpl {
   Tensor forward(const Tensor& x) {
     const c10::NoGradGuard no_grad;
@@ -436,8 +437,8 @@ struct ClampedImpl : FirstImpl {
 };
 TORCH_MODULE(Clamped);
 
-// Also where nothing is recorded, and ModelState does not look. (From the host the copy is made at
-// once.)
+// The change is also refused where nothing is recorded, and ModelState does not check. (From the
+// host the copy is made at once.)
 TEST_F(TiedDevices, AChangeInAForwardIsRefusedWhereCopiesDoNotHaveIt) {
   for (const c10::Device& last : {c10::Device(c10::kCPU), testing::device(0)}) {
     const Clamped first;
@@ -488,7 +489,7 @@ TEST_F(TiedDevices, ALayerThatTakesNoCopyIsRefusedAndSaysWhatToDo) {
   EXPECT_NO_THROW(GPipe(model, GPipeOptions({1, 1, 1}).devices(devices_of({0, 1, 0}))));
 }
 
-// Refuses what it is given the first time.
+// Refuses the parameters that it is given the first time.
 struct ThrowingImpl : LaterImpl {
   using LaterImpl::LaterImpl;
   void use_tied_parameters(const std::vector<Tensor>& parameters) override {
@@ -532,7 +533,7 @@ TEST_F(TiedDevices, OneModuleOnTwoDevicesIsRefused) {
   EXPECT_TRUE(first->weight.grad().defined());
 }
 
-// GPT-2, whose head is tied to its embedding: on each device a part of it.
+// Trains GPT-2, whose head is tied to its embedding, on one device or with a part on each of four.
 std::vector<Tensor> train_gpt2(bool on_one, bool head_in_loss) {
   models::TransformerOptions options(models::TransformerKind::kGPT2);
   options.vocab_size(24).max_positions(8).num_layers(2).hidden_size(16).num_heads(4);
@@ -569,7 +570,7 @@ TEST_F(TiedDevices, Gpt2TrainsToTheBitsOfOneDevice) {
   }
 }
 
-// In a run a layer has the copies of that run's pipeline.
+// During a run a layer uses the copies of that run's pipeline.
 TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
   const testing::HostWaitsAllowed waits;
   Model model = make_model();
@@ -600,7 +601,7 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
   for (const Later& later : model.later) EXPECT_TRUE(later->weight.is_same(model.first->weight));
 }
 
-// A failed call leaves the parameters in their places, too.
+// A failed call must put the parameters back, too.
 struct ThrowsOnceImpl : nn::Module {
   Tensor forward(const Tensor& x) {
     TORCH_CHECK(++calls != 3, "the third call");

@@ -1,5 +1,6 @@
-// The pipeline as a part of a larger autograd graph: it supports what autograd offers a plain
-// module, and its results are bitwise those of the plain model micro-batch by micro-batch.
+// Tests the pipeline as a part of a larger autograd graph: it supports everything that autograd
+// offers a plain module, and its results are bitwise those of the plain model micro-batch by
+// micro-batch.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -138,7 +139,8 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
               EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
 }
 
-// As in the docs' row of gradients in shared memory: LibTorch would let the two .grad be one.
+// See the row about gradients in shared memory in the documentation: LibTorch would let the two
+// .grad be one tensor.
 TEST_P(Autograd, BackwardWithAListOfInputsGivesEachGradientMemoryOfItsOwn) {
   const torch::Tensor a = torch::ones({4}).requires_grad_();
   const torch::Tensor b = torch::ones({4}).requires_grad_();
@@ -159,7 +161,8 @@ TEST_P(Autograd, BackwardWithAListOfInputsGivesEachGradientMemoryOfItsOwn) {
   EXPECT_THAT(b.grad(), EqualsBitwise(once * 2));
 }
 
-// A function whose backward trains another model, as one that fits something to the gradient.
+// A function whose backward trains another model, like a function that fits a model to the
+// gradient.
 struct TrainsInBackward : torch::autograd::Function<TrainsInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
                                const std::function<void()>& train) {
@@ -182,7 +185,7 @@ TEST_P(Autograd, AStepInsideAnotherBackwardHasAllItsGradients) {
   alone->step({batch()}, {}, loss);
   const std::function<void()> train = [&] { pipe->step({batch()}, {}, loss); };
   const torch::Tensor x = batch().requires_grad_();
-  // With a list of inputs the outer backward needs nothing of the pipeline.
+  // With a list of inputs the outer backward does not need the pipeline.
   torch::autograd::grad({TrainsInBackward::apply(x, train).sum()}, {x});
   for (const auto& parameter : alone->named_parameters()) {
     const torch::Tensor gradient = pipe->named_parameters()[parameter.key()].grad();
@@ -369,7 +372,8 @@ TEST_P(Autograd, LbfgsTrainsLikeThePlainModel) {
   }
 }
 
-// Its backward uses the engine: it runs a backward of its own, and queues a callback for the end.
+// A function whose backward uses the engine: it runs a backward of its own, and queues a callback
+// for the end.
 struct DemandingFunction : torch::autograd::Function<DemandingFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                std::atomic<int64_t>* callbacks) {
@@ -438,7 +442,8 @@ TORCH_MODULE(Count);
 
 // --- gradients asked for by name are those that backward() accumulates
 
-// Like a lambda: uses a parameter of another layer, and a tensor that no layer has registered.
+// Like a lambda, this layer uses a parameter of another layer, and a tensor that no layer has
+// registered.
 struct BorrowerImpl : nn::Module {
   BorrowerImpl(torch::Tensor borrowed, torch::Tensor own)
       : borrowed(std::move(borrowed)), own(std::move(own)) {}
@@ -516,7 +521,7 @@ TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
     testing::manual_seed(5);
     const torch::Tensor w = torch::randn({4}).requires_grad_();
     torch::Tensor scale;
-    // Made by another thread, whose nodes have sequence numbers of their own.
+    // The graph is made by another thread, whose nodes have sequence numbers of their own.
     std::thread([&] {
       torch::Tensor other = w;
       for (int k = 0; k < 500; ++k) other = other * 1.001;
@@ -552,7 +557,7 @@ TEST_P(Autograd, TwoThreadsRunBackwardThroughOneOutput) {
     std::thread other([&] { backward(1); });
     backward(0);
     other.join();
-    // By a power of two, hence exact.
+    // The factor is a power of two, so the product is exact.
     EXPECT_THAT(gradients[1], EqualsBitwise(gradients[0] * 256));
     EXPECT_TRUE(torch::allclose(x.grad(), gradients[0] * 257, /*rtol=*/1e-5, /*atol=*/1e-5))
         << "two sums of two terms: rounded";
@@ -634,7 +639,7 @@ TEST(TwoPipelines, AtOnceOnTwoThreads) {
   const torch::Tensor x = batch();
   std::vector<torch::Tensor> alone;
   run(x, &alone);
-  // Made one after another, because chain() seeds the process's generator.
+  // The pipelines are made one after another, because chain() seeds the process's generator.
   std::vector<torch::Tensor> gradients[2];
   GPipe pipes[2] = {piped(chain(), {Checkpoint::kExceptLast}),
                     piped(chain(), {Checkpoint::kExceptLast})};

@@ -1,4 +1,4 @@
-// Running statistics with and without GPipeOptions::deferred_batch_norm.
+// Tests running statistics with and without GPipeOptions::deferred_batch_norm.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -210,7 +210,8 @@ TEST(DeferredBatchNorm, ChangesOnlyTheRunningStatistics) {
   }
 }
 
-// Without the option: once per micro-batch in every mode; a recompute does not count.
+// Without the option, statistics change once per micro-batch in every mode; a recompute does not
+// count.
 TEST(PlainBatchNorm, CountsMicroBatchesOnceInEveryMode) {
   std::vector<torch::Tensor> means;
   for (Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {

@@ -1,5 +1,6 @@
-// Random numbers inside a pipeline: a recompute draws what its forward drew, and with a fixed seed
-// results depend only on the model and the data, even if others draw at the same time.
+// Tests random numbers inside a pipeline: a recompute draws the same as its forward, and with a
+// fixed seed results depend only on the model and the data, even if other threads draw at the same
+// time.
 #include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -135,7 +136,7 @@ Tensors train(const Run& run) {
   Drawer drawer;
   testing::manual_seed(1);
   nn::Sequential model(testing::layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
-                         // The step's seed has now been drawn; from here on others may draw.
+                         // The step's seed has now been drawn; from here on other threads may draw.
                          drawer.start();
                          return x;
                        }),

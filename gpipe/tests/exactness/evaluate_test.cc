@@ -1,4 +1,5 @@
-// GPipe::evaluate: forward and loss alone, exact and with nothing kept; and what a call looks like.
+// Tests GPipe::evaluate: it runs forward and loss only, is exact, and keeps nothing; and it tests
+// its calls.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -59,7 +60,7 @@ struct Batch {
   Tensor target = torch::randint(kClasses, {8});
 };
 
-// The losses of micro-batches of three rows, and what they weigh.
+// The losses of micro-batches of three rows, and their weights.
 struct Plain {
   std::vector<double> losses;
   double loss = 0;
@@ -173,7 +174,7 @@ TEST(Evaluate, GradModeIsOffInLayersAndLossAndAsBeforeAfterwards) {
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
   EXPECT_THAT(modes, ElementsAre(false, false, false, false));
   EXPECT_TRUE(torch::GradMode::is_enabled());
-  // Where step would be refused, or have nothing to do.
+  // evaluate also works where step would be refused, or have nothing to do.
   const torch::NoGradGuard no_grad;
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
   const c10::InferenceMode inference;
@@ -182,8 +183,8 @@ TEST(Evaluate, GradModeIsOffInLayersAndLossAndAsBeforeAfterwards) {
   pipe->evaluate({torch::randn({4, 6})}, {torch::zeros({4})}, loss);
 }
 
-// Sixteen layers whose outputs a step would keep; an evaluation has one activation in each stage,
-// and what waits between two stages.
+// A step would keep the outputs of all sixteen layers. An evaluation has one activation in each
+// stage, and the values that wait between two stages.
 TEST(Evaluate, KeepsNothing) {
   at::set_num_threads(1);
   testing::count_live_memory();
@@ -253,7 +254,7 @@ TEST(Evaluate, FindsTheFirstValueThatIsNotFinite) {
       ThrowsMessage<c10::ValueError>(HasSubstr("layer 1")));
 }
 
-// A validation reads no gradients: those of a step that went wrong are none of its business.
+// A validation does not read gradients: those of a step that went wrong do not matter to it.
 TEST(Evaluate, LooksAtNoGradients) {
   nn::Sequential model(nn::Linear(2, 2));
   model->parameters()[0].mutable_grad() = torch::full({2, 2}, std::nanf(""));

@@ -1,5 +1,5 @@
-// GPipe::forward: kinds of inputs and outputs, batches of every size, grad and training modes, what
-// layers see of checkpoints. transparency_test shows that the numbers are right.
+// Tests GPipe::forward: kinds of inputs and outputs, batches of every size, grad and training
+// modes, and what layers see of checkpoints. transparency_test shows that the numbers are right.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -229,8 +229,8 @@ int64_t threads_of_process() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// All teams together would have more threads than there are cores; libgomp then lets none of them
-// spin (gpipe/internal/threads/openmp_team.h).
+// All OpenMP teams together would have more threads than there are cores; libgomp then lets none of
+// them spin (gpipe/internal/threads/openmp_team.h).
 TEST(GPipeForward, OpenMpThreadsOfTheCallerEndBeforeALongRunAndThoseOfWorkersAfterIt) {
   std::mutex mutex;
   std::vector<int64_t> seen;

@@ -1,10 +1,11 @@
-// Random programs, with all kinds of layers that users write, in the pipeline and in the plain
-// model, compared bit by bit (see gpipe/testing/programs). A failing program is made small and
-// printed.
+// Runs random programs, with all kinds of layers that users write, in the pipeline and in the plain
+// model, and compares them bit by bit (see gpipe/testing/programs). A failing program is made small
+// and printed.
 //
-// On the CPU, on the fake accelerator and on GPUs. The programs of a seed are the same ones on the
-// CPU and on GPUs, where some more are invalid: LibTorch has no deterministic kernel for each
-// operator. What the fake accelerator cannot run is left out (kLacksOnFake).
+// The test runs on the CPU, on the fake accelerator and on GPUs. The programs of a seed are the
+// same on the CPU and on GPUs, where more of them are invalid: LibTorch does not have a
+// deterministic kernel for every operator. Programs that the fake accelerator cannot run are left
+// out (kLacksOnFake).
 //
 //   GPIPE_TEST_SEED          the first program's seed; the next ones follow
 //   GPIPE_PROGRAMS           how many
@@ -49,18 +50,18 @@ std::vector<std::string> words_from(const char* name) {
   return words;
 }
 
-// What the fake accelerator cannot run (gpipe/testing/fake_accelerator/README.md):
+// The features that the fake accelerator cannot run (gpipe/testing/fake_accelerator/README.md):
 const char* const kLacksOnFake[] = {
     "Lstm", "LastState", "Gru",  // LibTorch has them for other devices than the CPU as one operator
                                  // that the CPU does not have
     "autocast",                  // there is no list of operators for such a device
 };
 
-// What a GPU computes anew each time, or hands out in one piece:
+// The features that a GPU computes differently each time, or returns in one tensor:
 const char* const kLacksOnCuda[] = {
     "num_layers(2)",   // dropout inside of cuDNN, which has a state of its own
     "halve in place",  // a fused cell gives both of its biases one tensor as their gradients, so
-                       // what a hook writes there depends on who comes first (docs/guide, chapter
+                       // what a hook writes there depends on which comes first (docs/guide, chapter
                        // 17)
 };
 
@@ -81,9 +82,9 @@ std::vector<std::string> left_out(Kind kind) {
   return words;
 }
 
-// Sums in a fixed order, wherever LibTorch has such a kernel; where it knows that it has none, it
-// throws in the plain model. Before anything is computed on a GPU. Of cuDNN and TF32 each test has
-// that already (gpipe/testing/same_bits.cc).
+// Makes LibTorch sum in a fixed order wherever it has such a kernel; where it knows that it has
+// none, it throws in the plain model. Must be called before anything is computed on a GPU. For
+// cuDNN and TF32 every test does so already (gpipe/testing/same_bits.cc).
 void compute_the_same_each_time() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -94,10 +95,10 @@ uint64_t default_programs(Kind kind) {
   return kind == Kind::kCpu ? 1000 : kind == Kind::kFake ? 600 : 300;
 }
 
-// So many that graphs are recorded and replayed.
+// Enough calls for graphs to be recorded and replayed.
 constexpr int64_t kCallsWithGraphs = 6;
 
-// For messages that are counted: without what differs from program to program.
+// The begin of a message, without the parts that differ from program to program, to count messages.
 std::string beginning_of(const std::string& message) {
   return message.substr(0, std::min<size_t>(message.find('\n'), 110));
 }
@@ -108,7 +109,7 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   const Kind kind = kind_of_device();
   at::set_num_threads(1);
   if (kind == Kind::kCuda) compute_the_same_each_time();
-  // It waits for devices, so that it would hide other waits that are missing.
+  // The check waits for devices, and so would hide other waits that are missing.
   internal::check_held_gradients(kind == Kind::kCpu);
   const uint64_t seed = number_from("GPIPE_TEST_SEED", 20261121);
   const uint64_t programs = number_from("GPIPE_PROGRAMS", default_programs(kind));
@@ -157,10 +158,10 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
       std::cout << "  " << count << "x " << reason << "\n";
   }
   if (graphs) std::cout << replaying << " replayed graphs\n";
-  // More would mean that the generator tests less than it seems to.
+  // Larger counts would mean that the generator tests less than it seems to.
   if (programs >= 100) {
     EXPECT_LE(counts[Outcome::kInvalid], kind == Kind::kCuda ? drawn / 3 : drawn / 10);
-    // Elsewhere fewer programs are run, and chance counts for more.
+    // On devices fewer programs are run, so chance has more influence.
     EXPECT_LE(counts[Outcome::kRefused], kind == Kind::kCpu ? drawn / 10 : drawn / 7);
     EXPECT_LE(counts[Outcome::kEqualButCopies], drawn / 50);
     EXPECT_LE(counts[Outcome::kUnrepeatable], drawn / 20);

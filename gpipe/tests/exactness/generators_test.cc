@@ -1,5 +1,6 @@
-// Whatever a layer draws from, a recompute draws the same: the default generators of its device and
-// of the host, a generator that it gives to operators, and fused attention, which takes none.
+// Tests that a recompute draws the same, whatever a layer draws from: the default generators of its
+// device and of the host, a generator that it gives to operators, and fused attention, which does
+// not take one.
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
@@ -87,8 +88,8 @@ Tensors results(const Training& run, const std::function<Function()>& make) {
   return all;
 }
 
-// With recomputes, the results of the same schedule without. GPUs may sum in another order each
-// time (fused attention's backward does).
+// With recomputes the results must be those of the same schedule without them. GPUs may sum in
+// another order each time (fused attention's backward does).
 void expect_as_without_recompute(const std::function<Function()>& make, double rtol = 1e-4,
                                  double atol = 1e-6) {
   for (const Training& run : all_runs()) {
@@ -173,8 +174,8 @@ Function attention_in(at::ScalarType precision) {
   return [precision](const at::Tensor& x) {
     const at::Tensor heads = x.to(precision).view({1, 1, x.size(0), x.size(1)});
     const at::Tensor keys = heads * 2;
-    // LibTorch asks devices from outside of it whether they have fused attention; the fake one is
-    // not asked, and has it.
+    // LibTorch asks devices that are not its own whether they have fused attention. The fake
+    // accelerator has it, but is called directly.
     const at::Tensor y = x.is_privateuseone()
                              ? std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
                                    heads, keys, keys, {}, /*dropout_p=*/0.5))
@@ -189,7 +190,7 @@ TEST_F(Generators, DrawsOfFusedAttentionAreRepeated) {
 }
 
 TEST_F(Generators, DrawsOfFusedAttentionInHalfPrecisionAreRepeated) {
-  // What GPUs sum in another order is rounded to 11 bits.
+  // Sums that GPUs make in another order are rounded to 11 bits.
   expect_as_without_recompute([] { return attention_in(at::kHalf); }, /*rtol=*/1e-2, /*atol=*/1e-3);
 }
 
@@ -209,12 +210,13 @@ TEST_F(Generators, DrawsOfFusedAttentionFollowTheSeedAndLeaveTheDefaultGenerator
     const Tensors before = states();
     const Tensors want = results(run, make);
     const Tensors after = states();
-    // Stages of one device, too; the host's generator gives each step its seed.
+    // The generators of devices must not change, also if stages share a device. The host's
+    // generator gives each step its seed.
     if (testing::for_gpus()) {
       for (size_t k = 0; k < before.size(); ++k) EXPECT_THAT(after[k], EqualsBitwise(before[k]));
     }
     EXPECT_THAT(results(run, make)[0], EqualsBitwise(want[0]));
-    // Dropped, and not the same in each micro-batch.
+    // Values are dropped, and not the same ones in each micro-batch.
     GPipe pipe(nn::Sequential(testing::layer<at::Tensor, at::Tensor>(attention_in(precision))),
                GPipeOptions({1}).devices({device()}).chunks(2));
     const at::Tensor half = torch::rand({4, 8});

@@ -1,5 +1,5 @@
-// The models' training steps through a pipeline against reference numbers of the Python original on
-// the same models, balances, chunks and modes.
+// Compares the models' training steps through a pipeline with reference numbers of the Python
+// original for the same models, balances, chunks and modes.
 #include "models/testing/golden.h"
 
 #include <gmock/gmock.h>
@@ -51,8 +51,9 @@ Checkpoint mode_of(const std::string& name) {
   throw std::runtime_error("no such mode: " + name);
 }
 
-// The original updates running statistics again in every recompute. Ours does not, so in every mode
-// its statistics are those of the original's run with "never". nullptr if there is no such run.
+// The run whose buffers are the reference. The original updates running statistics again in every
+// recompute. Ours does not, so in every mode its statistics are those of the original's run with
+// "never". Returns nullptr if there is no such run.
 const golden::PipelineRun* reference_for_buffers(const golden::PipelineRun& run) {
   for (const golden::PipelineRun& other : golden::golden_pipeline_runs()) {
     if (other.label == run.label && other.checkpoint == "never" && !other.deferred_batch_norm) {

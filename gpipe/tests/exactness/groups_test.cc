@@ -1,4 +1,5 @@
-// GPipeOptions::groups: gradients are added up group by group, and the groups in a fixed tree.
+// Tests GPipeOptions::groups: gradients are added up group by group, and the groups in a fixed
+// tree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -52,7 +53,7 @@ Tensor sum_of(const std::vector<Tensor>& groups, int64_t first, int level) {
   return left + right;
 }
 
-// By hand: [parameter] the gradient of the mean loss.
+// Computes by hand: [parameter] the gradient of the mean loss.
 std::vector<Tensor> gradients_by_hand(nn::Sequential& plain, const Tensor& x, const Tensor& y,
                                       int64_t groups) {
   constexpr int64_t kSize = (kRows + kChunks - 1) / kChunks;
@@ -99,7 +100,7 @@ TEST(Groups, GradientsAreThoseOfTheDefinition) {
     }
     of_counts.push_back(expected[0]);
   }
-  // Or the order would not show.
+  // Otherwise the order would not show.
   EXPECT_NE(bitwise_difference(of_counts[0], of_counts[3]), "");
 }
 

@@ -1,4 +1,4 @@
-// All that intercepts operators, active at once: random streams, running statistics, MetaScope.
+// Tests all interceptors of operators at once: random streams, running statistics, MetaScope.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ struct BuilderImpl : nn::Module {
       const MetaScope meta;
       const nn::Sequential built = block();
       wrong += !is_on_meta(*built) || !torch::normal(0, 1, {2}).is_meta();
-      x = x * torch::rand({1}, x.options());  // real, in the scope
+      x = x * torch::rand({1}, x.options());  // a real tensor, although in the scope
     } else {
       x = x * torch::rand({1}, x.options());
     }

@@ -1,4 +1,5 @@
-// Random models, balances, chunks, modes, schedules and entries against the plain model, bitwise.
+// Compares random models, balances, chunks, modes, schedules and entries with the plain model,
+// bitwise.
 //
 // GPIPE_TEST_SEED and GPIPE_PROPERTY_DRAWS choose other draws than the fixed ones, and more.
 
@@ -168,7 +169,7 @@ TEST(Property, RandomPipelinesEqualThePlainModelBitwise) {
     const std::vector<int64_t> balance = random_balance(random, layers, partitions);
     const int64_t chunks = pick(random, 1, 5);
     std::vector<Checkpoint> modes(partitions, static_cast<Checkpoint>(pick(random, 0, 2)));
-    if (pick(random, 0, 2) == 0) {  // a separate one for each partition
+    if (pick(random, 0, 2) == 0) {  // a separate mode for each partition
       for (Checkpoint& mode : modes) mode = static_cast<Checkpoint>(pick(random, 0, 2));
     }
     const int64_t entry = pick(random, 0, 2);

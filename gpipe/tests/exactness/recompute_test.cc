@@ -1,4 +1,4 @@
-// A recompute runs what its forward ran, or says why it cannot.
+// Tests that a recompute computes the same as its forward, or says why it cannot.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/igamma.h>
@@ -125,7 +125,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
   }
 }
 
-// LibTorch takes other kernels where no gradient is wanted.
+// LibTorch uses other kernels where no gradient is required.
 struct LstmImpl : nn::Module {
   LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
@@ -166,7 +166,7 @@ TEST(Recompute, RunsTheOperatorsOfTheForward) {
 
 // --- random numbers in backward
 
-// Noise in its backward.
+// A function that adds noise in its backward.
 struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
   static Tensor forward(AutogradContext*, const Tensor& x) { return x * 2; }
   static variable_list backward(AutogradContext*, variable_list gradients) {
@@ -226,7 +226,7 @@ TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     auto run = [&](bool rematerialising) {
       auto drop = layer<Tensor, Tensor>([rematerialising](Tensor x) {
-        // Others draw before and after it, and it runs twice.
+        // Other operators draw before and after the function, and it runs twice.
         x = nn::functional::dropout(x, nn::functional::DropoutFuncOptions().p(0.3));
         for (int k = 0; k < 2; ++k) {
           x = rematerialising ? RematerialisingFunction::apply(x)
@@ -302,17 +302,17 @@ TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
 TEST(Recompute, OfALayerWithAStateIsAnError) {
   auto refused = ThrowsMessage<c10::Error>(
       AllOf(HasSubstr("gave other values than its forward"), HasSubstr("kNever")));
-  // A hidden state in a member.
+  // A layer with a hidden state in a member.
   auto recurrent = [state = Tensor()](Tensor x) mutable {
     state = state.defined() && state.size(0) == x.size(0) ? (x + state * 0.5) : x;
     state = state.detach();
     return x + state;
   };
-  // Random numbers that LibTorch does not draw.
+  // A layer with random numbers that LibTorch does not draw.
   auto noisy = [random = std::mt19937(5)](Tensor x) mutable {
     return x + static_cast<double>(random() % 1000);
   };
-  // A tensor that is not a parameter.
+  // A layer that uses a tensor that is not a parameter.
   auto constant = std::make_shared<Tensor>(torch::ones({kWidth}));
   auto scaling = [constant](Tensor x) { return x * *constant; };
   const std::vector<std::function<Tensor(Tensor)>> layers = {recurrent, noisy, scaling};
@@ -328,7 +328,8 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
 
 // --- buffers that layers write themselves
 
-// A layer that writes its buffers in `write`, and gives what `use` makes of its input and them.
+// A layer that writes its buffers in `write`, and returns the result of `use` for its input and its
+// buffers.
 struct WriterImpl : nn::Module {
   using Write = std::function<void(WriterImpl&, const Tensor&)>;
   using Use = std::function<Tensor(WriterImpl&, const Tensor&)>;
@@ -336,7 +337,7 @@ struct WriterImpl : nn::Module {
       : write(std::move(write)), use(std::move(use)) {
     inner = register_module("inner", std::make_shared<nn::Module>());
     for (size_t k = 0; k < buffers.size(); ++k) {
-      // Every second one in a nested module.
+      // Every second buffer is in a nested module.
       nn::Module& owner = k % 2 == 0 ? *inner : static_cast<nn::Module&>(*this);
       own.push_back(owner.register_buffer("b" + std::to_string(k), buffers[k]));
     }
@@ -467,7 +468,7 @@ std::vector<WritingLayer> writing_layers() {
       [](WriterImpl& self, const Tensor& x) {
         return x * self.own[0].narrow(0, 0, x.size(0)).clone();
       });
-  // The members that say so are not put back.
+  // Members that say whether the cache is filled are not put back.
   add(
       all, "a cache that is filled once",
       [=] {
@@ -499,7 +500,7 @@ std::vector<WritingLayer> writing_layers() {
         self.own[1].add_(1);
       },
       [](WriterImpl& self, const Tensor& x) { return x * self.own[0] + self.own[1].clone(); });
-  // A factor that gradients alone see. Another buffer changes in each forward.
+  // A factor that affects gradients only. Another buffer changes in each forward.
   const auto reverse = [](WriterImpl& self, const Tensor& x) {
     const Tensor y = x * 1;
     if (y.requires_grad()) {
@@ -583,7 +584,8 @@ std::vector<WritingLayer> writing_layers() {
   return all;
 }
 
-// Gradients and buffers are those of the loop, in the first step and in later ones.
+// Gradients and buffers are those of the plain loop over micro-batches, in the first step and in
+// later ones.
 TEST(Recompute, LeavesBuffersThatLayersWriteAsTheLoopDoes) {
   at::set_num_threads(1);
   for (const WritingLayer& writing : writing_layers()) {
@@ -628,7 +630,7 @@ TEST(Recompute, LeavesBuffersThatLayersWriteAsTheLoopDoes) {
   }
 }
 
-// Nothing is lost by the error: the buffers are what they were before the recompute.
+// The error loses nothing: the buffers are as they were before the recompute.
 TEST(Recompute, NamesABufferThatItCannotPutBack) {
   struct Case {
     std::string name;
@@ -720,7 +722,7 @@ TEST(Recompute, ABufferThatAHookCountsInStaysTheHooks) {
   EXPECT_EQ(writer->own[0].item<int64_t>(), 3);
 }
 
-// What a stage hands on may be of any type, and its values may lie anyhow.
+// The outputs of a stage may have any type and any layout in memory.
 TEST(Recompute, OfALayerWithAStateIsAnErrorInEveryTypeAndLayout) {
   struct Case {
     const char* what;
@@ -896,7 +898,7 @@ TEST(Recompute, AfterAChangeOfTheModelIsAnError) {
     pipe->forward(torch::randn({4, kWidth})).sum().backward();
     EXPECT_TRUE(linear->weight.grad().defined());
   }
-  // Without a recompute autograd itself sees what matters.
+  // Without a recompute autograd itself detects the changes that matter.
   nn::Linear linear(kWidth, kWidth);
   GPipe pipe(nn::Sequential(linear, nn::Tanh()),
              cpu_options({1, 1}).checkpoint(Checkpoint::kNever));

@@ -1,9 +1,10 @@
-// Running statistics are those of the plain model, whatever a module does with them: shared between
-// layers and stages, registered twice, called twice, replaced, updated by any operator.
+// Tests that running statistics are those of the plain model, whatever a module does with them:
+// shared between layers and stages, registered twice, called twice, replaced, updated by any
+// operator.
 //
 // Without deferral the plain model runs micro-batch by micro-batch, and the comparison is bitwise.
-// With deferral it runs once over the mini-batch; there a norm stands beside the model (Beside), so
-// that what it sees does not depend on how other norms cut the batch.
+// With deferral the plain model runs once over the mini-batch; there a norm stands beside the model
+// (Beside), so that its inputs do not depend on how other norms cut the batch.
 
 #include <ATen/ops/_batch_norm_impl_index.h>
 #include <ATen/ops/_batch_norm_with_update.h>
@@ -51,8 +52,8 @@ nn::BatchNorm1d batch_norm(Momentum momentum) {
   return nn::BatchNorm1d(nn::BatchNormOptions(kChannels).momentum(momentum).affine(false));
 }
 
-// A linear map, then `call` one or more times with growing factors. `behind`: the calls' results go
-// on; otherwise only the linear map's.
+// A linear map, then `call` one or more times with growing factors. `behind`: whether the results
+// of the calls are passed on; otherwise only the result of the linear map is.
 struct BlockImpl : nn::Module {
   BlockImpl(const std::vector<std::shared_ptr<nn::Module>>& owned, Call call, int calls,
             bool behind)
@@ -190,7 +191,7 @@ void expect_same_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// Both models compute the same sums; what differs is how many rows one call of an operator sees,
+// Both models compute the same sums. They differ in how many rows one call of an operator gets,
 // which affects the last bits of a double.
 void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   const auto a = actual->named_buffers();
@@ -202,7 +203,7 @@ void expect_close_buffers(nn::Sequential& actual, nn::Sequential& expected) {
   }
 }
 
-// What a module's forward uses must be what is registered (and saved).
+// The buffers that a module's forward uses must be the ones that are registered (and saved).
 void expect_members_registered(nn::Sequential& model, const std::vector<torch::Tensor>& before) {
   const std::vector<torch::Tensor> after = model->buffers();
   ASSERT_EQ(after.size(), before.size());
@@ -259,7 +260,7 @@ TEST_P(RunningStatistics, PlainOnesAreThoseOfThePlainModel) {
       expect_same_buffers(module, plain_module);
     }
     expect_members_registered(module, buffers);
-    // Evaluation uses them and does not change them.
+    // Evaluation uses the statistics and does not change them.
     plain_module->eval();
     pipe->eval();
     const torch::Tensor probe = torch::randn({4, kChannels, kLength});
@@ -288,7 +289,8 @@ TEST_P(RunningStatistics, DeferredOnesAreThoseOfTheWholeBatch) {
   });
 }
 
-// The plain model's variance of a single value is NaN; that of all micro-batches is a number.
+// The plain model's variance of a single value is NaN; the variance over all micro-batches is a
+// number.
 TEST(RunningStatisticsOfSingleValues, CountWhenDeferred) {
   auto make = [] {
     CustomNorm norm(
@@ -438,7 +440,7 @@ INSTANTIATE_TEST_SUITE_P(All, OutOfOrder,
                                   (std::get<2>(info.param) ? "_Cumulative" : "_Exponential");
                          });
 
-// The order that the two forwards of a stage have here decides by more than a rounding.
+// The order of the two forwards of a stage changes the result by more than a rounding.
 TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
   const Schedule schedule =
       Schedule::from_text("stages 1\nmicro_batches 2\nworker 0: F0.1 F0.0 B0.0 B0.1\n");
@@ -477,7 +479,7 @@ class Setting : public ::testing::TestWithParam<std::tuple<Checkpoint, bool>> {
   bool deferred() const { return std::get<1>(GetParam()); }
 };
 
-// The first stage updates them at once, and not with those of the second in between.
+// The first stage updates the statistics at once, without the updates of the second in between.
 TEST(RunningStatisticsByHandle, OfANormOfAnotherStageAreAnErrorOnce) {
   for (const bool from_the_start : {true, false}) {
     SCOPED_TRACE(from_the_start);
@@ -503,7 +505,7 @@ TEST(RunningStatisticsByHandle, OfANormOfAnotherStageAreAnErrorOnce) {
           std::string::npos)
           << error.what();
     }
-    // From now on it is known.
+    // From now on the pipeline knows that both stages use the norm.
     const int64_t before = norm->num_batches_tracked.item<int64_t>();
     pipe->step({input}, {}, square());
     EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), before + 8);
@@ -606,7 +608,7 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   const std::vector<torch::Tensor> after = module->buffers();
   for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
-  // The average of the same rows once more would be the same but for rounding.
+  // The average of the same rows once more would be the same, except for rounding.
   train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
 }

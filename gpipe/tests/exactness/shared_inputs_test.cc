@@ -1,4 +1,4 @@
-// GPipeOptions::shared_inputs: inputs that all micro-batches have, exact as all others.
+// Tests GPipeOptions::shared_inputs: inputs that all micro-batches share are as exact as others.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -35,7 +35,7 @@ using torch::Tensor;
 
 constexpr int64_t kWidth = 5;
 
-// linear(x * mask), whose mask goes on.
+// Computes linear(x * mask), and passes the mask on.
 struct MaskedImpl : nn::Module {
   MaskedImpl() { linear = register_module("linear", nn::Linear(kWidth, kWidth)); }
   Tensor forward(Tensor x, Tensor mask) { return linear->forward(x * mask).tanh(); }
@@ -131,7 +131,8 @@ TEST(SharedInputs, AreBitwiseThoseOfThePlainModel) {
   }
 }
 
-// Backwards behind a forward go down, and the mask's gradients are still added up from the first.
+// The backwards of a forward run in descending order, but the mask's gradients are still added up
+// from the first micro-batch on.
 TEST(SharedInputs, GradientsBehindAForwardAreSummedInAscendingOrder) {
   testing::manual_seed(9);
   Data data;
@@ -151,7 +152,7 @@ TEST(SharedInputs, GradientsBehindAForwardAreSummedInAscendingOrder) {
   EXPECT_THAT(data.mask.grad(), EqualsBitwise(want));
 }
 
-// One that has as many rows as the mini-batch is not cut, and a number has none.
+// A shared input with as many rows as the mini-batch is not cut, and a scalar has no rows at all.
 TEST(SharedInputs, HaveAnyShape) {
   const torch::NoGradGuard no_grad;
   const auto first = layer<Tensors, Tensor>(
@@ -193,7 +194,7 @@ TEST(SharedInputs, MistakesAreNamed) {
                 make({0, 1})->forward({data.x, data.mask});
               }),
               HasSubstr("at least one is needed to tell the batch size"));
-  // Not marked: never guessed.
+  // An input that is not marked as shared is never guessed to be so.
   EXPECT_THAT(message_of([&] {
                 make({})->forward({data.x, data.mask.unsqueeze(0)});
               }),
@@ -240,7 +241,7 @@ TEST(SharedInputs, AnErrorOfALayerIsNotLostBehindAChange) {
   EXPECT_THAT(message, AllOf(HasSubstr("the disk is full"), HasSubstr("stage 1")));
 }
 
-// A mask of megabytes that went on as a copy at each cut would take most of the step.
+// Copying a mask of megabytes at each cut would take most of the step.
 TEST(SharedInputs, TravelWithoutACopy) {
   const Tensor mask = at::ones({2});
   std::mutex mutex;
@@ -262,7 +263,7 @@ TEST(SharedInputs, TravelWithoutACopy) {
   EXPECT_THAT(seen, ::testing::Each(mask.const_data_ptr()));
 }
 
-// Also what is there in inference mode, which counts no changes, and behind a cut.
+// Changes are also found in inference mode, which does not count changes, and behind a cut.
 TEST(SharedInputs, AreNotChangedInPlaceAnywhere) {
   const auto changes = layer<Tensors, Tensors>([](Tensors values) {
     values.at(1).mul_(2);

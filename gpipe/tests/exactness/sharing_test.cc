@@ -1,4 +1,4 @@
-// Memory, parameters and gradients that several cells, stages or callers share.
+// Tests memory, parameters and gradients that several cells, stages or callers share.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -189,7 +189,7 @@ TEST(Sharing, ParametersUsedOutsideTheirStageAddUpInThePlainOrder) {
   at::set_num_threads(1);
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever}) {
     std::vector<std::vector<Tensor>> results;
-    for (int run = 0; run < 12; ++run) {  // the first one plain
+    for (int run = 0; run < 12; ++run) {  // the first run uses the plain model
       testing::manual_seed(3);
       nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
       const Tensor outside = torch::randn({kWidth}).requires_grad_();
@@ -238,7 +238,7 @@ struct PopImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(Pop);
 
-// Expects right or refused, for every cut, mode and entry.
+// Expects that the model gives the right results or is refused, for every cut, mode and entry.
 void expect_right_or_refused(const std::function<nn::Sequential()>& make, int64_t layers,
                              bool one_stage_is_right) {
   at::set_num_threads(1);
@@ -314,7 +314,7 @@ TEST(InPlaceBehindACut, OfATensorBesideAViewOfItIsRightOrRefused) {
   expect_right_or_refused([&] { return make(true); }, 4, /*one_stage_is_right=*/true);
 }
 
-// No tensor wants a gradient until the change brings in a parameter.
+// No tensor requires a gradient until the change brings in a parameter.
 TEST(InPlaceBehindACut, ThatBringsInAParameterIsRightOrRefused) {
   auto make = [](bool stashed) {
     struct AddInPlaceImpl : nn::Module {
@@ -513,7 +513,7 @@ TEST(InPlaceAtTheInput, ByTheCallerBetweenForwardAndBackwardIsTheCallersFault) {
       EXPECT_THAT([&] { output.sum().backward(); },
                   ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace operation")));
     }
-    // Nobody saves it, so it does no harm, as in the plain model.
+    // No operator saves the tensor, so the change does no harm, as in the plain model.
     GPipe scaling(nn::Sequential(layer<Tensor, Tensor>([](Tensor t) { return t * 2; }),
                                  nn::Linear(kWidth, kWidth)),
                   cpu_options({1, 1}).chunks(2).checkpoint(Checkpoint::kNever));
@@ -557,7 +557,7 @@ TEST(Sharing, MemoryThatALayerUsesAgainIsRightOrRefused) {
       EXPECT_THAT(pipe->forward(x), EqualsBitwise(PlainModel(module, 8).forward({x})[0]));
     }
   }
-  // With a graph behind it, it cannot be right.
+  // If the memory has a graph, it cannot be right.
   struct GraphImpl : nn::Module {
     Tensor forward(Tensor x) {
       kept = kept.defined() ? kept.detach().copy_(x).mul_(2).requires_grad_() : x * 2;

@@ -1,5 +1,5 @@
-// Skips inside a pipeline: the plain model's numbers under every split, direct routes, no tensor
-// held longer than needed, and errors that reach the caller.
+// Tests skips inside a pipeline: they give the plain model's numbers under every split, take direct
+// routes, no tensor is held longer than needed, and errors reach the caller.
 #include <ATen/Parallel.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -276,7 +276,8 @@ struct Stashed {
   }
 };
 
-// In its backward, which runs right after that of the stashing layer behind it, nothing is held.
+// Checks in its backward, which runs right after that of the stashing layer behind it, that nothing
+// is held.
 struct CheckInBackward : torch::autograd::Function<CheckInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
                                Stashed* stashed) {
@@ -335,7 +336,7 @@ TEST(SkipPipeline, NothingIsHeldWhenBackwardReachesTheLayerBeforeTheStash) {
           }
           const at::Tensor want = torch::full({3, 2}, 3.0);
           if (step) {
-            // A third of 3, and a third is rounded.
+            // The gradient is a third of 3, and a third is rounded.
             EXPECT_TRUE(torch::allclose(x.grad(), want / 3, /*rtol=*/1e-6, /*atol=*/0));
           } else {
             EXPECT_THAT(x.grad(), EqualsBitwise(want));

@@ -1,4 +1,5 @@
-// What may cross the boundary of a stage: in-place layers, identities, integers first, autocast.
+// Tests what may cross the boundary of a stage: in-place changes, identities, lists that begin with
+// integers, autocast.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

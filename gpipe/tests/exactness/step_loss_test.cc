@@ -1,4 +1,5 @@
-// Losses of every kind in GPipe::step: reductions, weights, gradients of targets, earlier outputs.
+// Tests losses of every kind in GPipe::step: reductions, weights, gradients of targets, earlier
+// outputs.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -43,7 +44,7 @@ using torch::Tensor;
 constexpr int64_t kWords = 11;
 constexpr int64_t kPadding = -100;
 
-// (N, T) word ids -> (N, T, kWords)
+// A model of (N, T) word ids -> (N, T, kWords).
 nn::Sequential language_model() {
   testing::manual_seed(1);
   return nn::Sequential(nn::Embedding(kWords, 6), nn::Linear(6, 8), nn::Tanh(),
@@ -135,7 +136,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   const StepResult have =
       pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
-  // Rounded differently, as above.
+  // The sums are rounded differently, as above.
   EXPECT_NEAR(have.loss, want.item<double>(), 1e-4);
   const auto parameters = pipe->named_parameters();
   for (const auto& parameter : plain->named_parameters()) {
@@ -145,7 +146,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   }
 }
 
-// Exact when compared with the same weights applied by hand.
+// The results are exactly those of the same weights applied by hand.
 TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   at::set_num_threads(1);
   const auto [words, targets] = sentences();
@@ -171,7 +172,7 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   }
 }
 
-// "Whatever its loss is": also one that nothing can be differentiated by.
+// "Whatever its loss is" includes a loss that does not depend on any parameter.
 TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
   const auto [words, targets] = sentences();
   const Tensor padded = targets.clone();
@@ -190,7 +191,7 @@ TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
       EXPECT_THAT(pipe->named_parameters()[parameter.key()].grad(),
                   EqualsBitwise(parameter.value().grad()));
     }
-    // One that counts is still refused.
+    // A constant loss that counts is still refused.
     const LossFn constant = [](const Tensors&, const Tensors&) { return torch::zeros({}); };
     EXPECT_THROW(pipe->step({words}, {padded}, constant, options), c10::ValueError);
   }
@@ -235,7 +236,7 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       const Tensor leaf = torch::ones({5, 4}).requires_grad_();
       w.mutable_grad() = Tensor();
       linear->zero_grad();
-      // One with a graph of its own, the input itself, and one that wants no gradient.
+      // Targets: one with a graph of its own, the input itself, and one that requires no gradient.
       const Tensor computed = x.matmul(w);
       const Tensor numbers = torch::arange(5);
       if (pipeline) {

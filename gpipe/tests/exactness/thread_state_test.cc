@@ -1,5 +1,5 @@
-// What docs/design/thread_state.md says of modes that belong to a thread or to the process: each
-// reaches the layers, or is refused, or warned of.
+// Tests what docs/design/thread_state.md says about modes that belong to a thread or to the
+// process: each reaches the layers, or is refused, or causes a warning.
 
 #include <ATen/Context.h>
 #include <ATen/ops/_make_dual.h>
@@ -45,7 +45,7 @@ using testing::square_loss;
 using ::testing::ThrowsMessage;
 using torch::Tensor;
 
-// While it lives, this thread rounds otherwise, or flushes denormals.
+// While it lives, this thread rounds in another direction, or flushes denormals.
 class FloatSettings {
  public:
   FloatSettings(int rounding, bool flush) {
@@ -132,7 +132,7 @@ TEST(ThreadState, FlushedDenormalsThatTheCallerSwitchesOnAndOffReachTheLayers) {
       const FloatSettings settings(FE_TONEAREST, flush);
       product = pipe->forward(small);
     }
-    // Looked at afterwards: a thread that flushes denormals also takes them for zero.
+    // The product is checked afterwards: a thread that flushes denormals also takes them for zero.
     EXPECT_EQ(product[0].item<float>() == 0, flush);
   }
 }
@@ -198,7 +198,7 @@ TEST(ThreadState, ForwardModeDerivativesAreRefused) {
     EXPECT_THAT([&] { pipe->step({input()}, {dual.narrow(1, 0, 3)}, square_loss); },
                 refused("target 0"));
     EXPECT_NO_THROW(pipe->forward(input()));
-    // The plain model drops it, too.
+    // The plain model drops the tangent, too.
     c10::AutogradState::get_tls_state().set_fw_grad_mode(false);
     EXPECT_NO_THROW(pipe->forward(dual));
     c10::AutogradState::get_tls_state().set_fw_grad_mode(true);

@@ -1,5 +1,5 @@
-// The pipeline computes what the plain model computes, bit for bit: every model × balance × number
-// of chunks × checkpoint mode × entry, the last one with any schedule that can run.
+// Tests that the pipeline computes the same as the plain model, bit for bit: every model × balance
+// × number of chunks × checkpoint mode × entry, the last entry with any schedule that can run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

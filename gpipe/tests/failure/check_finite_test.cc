@@ -78,7 +78,7 @@ TEST(CheckFinite, NamesTheLayerTheMicroBatchAndTheForward) {
       EXPECT_FALSE(failure->backward);
       EXPECT_EQ(failure->layer, "layer 1 ('1')");
       EXPECT_THAT(failure->layer_type, HasSubstr("FunctionImpl"));
-      // The option off: nobody looks.
+      // With the option off no value is checked.
       EXPECT_TRUE(std::isnan(pipe->step({with_a_row_of(-1)}, {}, mean).loss));
     }
   }

@@ -1,5 +1,5 @@
-// The process ends while pipelines exist or run: exit() and the return from main must neither hang
-// nor end in std::terminate, whatever other threads are doing.
+// Tests that the process may end while pipelines exist or run: exit() and the return from main must
+// neither hang nor end in std::terminate, whatever other threads are doing.
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Destroyed last of everything in this program: until then the other threads run beside static
-// destruction. Only in a process that asks for it.
+// The last object of this program that is destroyed: until then the other threads run beside static
+// destruction. It is slow only in a process that asks for it.
 struct SlowEnd {
   ~SlowEnd() {
     if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -60,7 +60,7 @@ GPipe piped(int64_t stages, Layer extra = nullptr) {
                           .chunks(4));
 }
 
-// Made once: the pipeline need not protect what the test itself does during exit().
+// The input is made once: the pipeline does not protect what the test itself does during exit().
 const at::Tensor& input() {
   static const auto* tensor = new at::Tensor(at::ones({8, 8}));
   return *tensor;
@@ -71,7 +71,7 @@ void step(GPipe pipe) {
              [](const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); });
 }
 
-// Runs `work` again and again on threads that nobody joins: always on the same thread, and each
+// Runs `work` again and again on threads that are never joined: always on the same thread, and each
 // time on a new one, which LibTorch sets up at its first operator.
 void keep_running(std::function<void()> work) {
   std::thread([work] {
@@ -137,7 +137,7 @@ TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// exit() destroys one holder; the threads have one, too.
+// exit() destroys one holder of the pipeline; the threads have another one.
 TEST_F(ExitDeathTest, WhileAStaticPipelineRuns) {
   EXPECT_EXIT(
       {

@@ -1,5 +1,6 @@
-// A layer that fails, anywhere and in any way: the caller gets that very exception and learns where
-// it came from, nothing hangs, nothing is left behind, and the pipeline remains usable.
+// Tests that, if a layer fails anywhere and in any way, the caller gets that very exception and
+// learns where it came from, nothing hangs, nothing is left behind, and the pipeline remains
+// usable.
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -45,7 +46,7 @@ enum class Phase { kForward, kBackward, kRecompute };
 enum class Entry { kForward, kStep1F1B, kStepGPipe };
 enum class Kind { kC10, kRuntime, kOwnException, kForeign };
 
-// What users throw: classes of their own, derived from std::exception or from nothing.
+// Exceptions of users: classes of their own, derived from std::exception or from nothing.
 struct OwnException : std::exception {
   const char* what() const noexcept override { return "own trouble"; }
 };
@@ -68,7 +69,7 @@ struct Foreign {
   throw Foreign{7};
 }
 
-// What the layers of a model share: which of them fails, and the tensors that were alive.
+// The state that the layers of a model share: which of them fails, and the tensors that were alive.
 struct Control {
   int64_t stage = -1;  // none fails
   Phase phase = Phase::kForward;
@@ -138,7 +139,7 @@ struct Subject {
                             .checkpoint(mode));
   }
 
-  // One training step; the outputs are returned as its parameters' gradients.
+  // Runs one training step; returns the gradients of the parameters.
   Tensors train(Entry entry) {
     testing::manual_seed(2);
     const at::Tensor input = torch::randn({8, 4}).to(testing::device());
@@ -176,10 +177,11 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
   const auto [phase, kind, entry, stage] = GetParam();
   if (testing::for_gpus() && phase == Phase::kBackward && kind == Kind::kForeign) {
     GTEST_SKIP() << "autograd runs a custom function's backward on a thread of the device, where "
-                    "LibTorch ends the process at what is no std::exception";
+                    "LibTorch ends the process at an exception that is not a std::exception";
   }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
-  // For a failing recompute every micro-batch has one. Otherwise the mode makes no difference here.
+  // For a failing recompute every micro-batch must have one. Otherwise the mode does not matter
+  // here.
   const Checkpoint mode =
       phase == Phase::kRecompute ? Checkpoint::kAlways : Checkpoint::kExceptLast;
   Subject subject(mode);
@@ -297,8 +299,8 @@ TEST(FailuresTest, StagesBeforeAFailureStopEarly) {
   std::atomic<bool> thrown{false};
   auto pipe = pipe_of(nn::Sequential(Call([&] {
                                        if (before++ == 0) return;
-                                       // Time for the error to be noticed, four seconds in all:
-                                       // without it this stage would run all the micro-batches.
+                                       // Gives the error time to be noticed, four seconds in all:
+                                       // if it were not, this stage would run all micro-batches.
                                        wait_for(thrown);
                                        std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                      }),
@@ -468,7 +470,7 @@ TEST(FailuresTest, AFailedForwardLeavesDeferredStatisticsAlone) {
 TEST(FailuresTest, AnInputThatCannotBeCutBlamesNoLayer) {
   GPipe pipe(nn::Sequential(nn::Linear(6, 6), nn::Linear(6, 6)),
              GPipeOptions({1, 1}).devices({2, c10::Device(c10::kCPU)}).chunks(2));
-  pipe->forward(torch::rand({4, 6}));  // whose last layer is not to be blamed afterwards
+  pipe->forward(torch::rand({4, 6}));  // its last layer must not be blamed afterwards
   EXPECT_THAT(
       [&] {
         pipe->forward(torch::rand({4, 6}).to_sparse());
@@ -516,7 +518,7 @@ struct UseImpl : nn::Module {
 };
 TORCH_MODULE(Use);
 
-// The layer is named that uses what the other one kept, wherever it is in its partition.
+// The error names the layer that uses what the other one kept, wherever it is in its partition.
 TEST(FailuresTest, AGraphThatCameByAHiddenPathIsBlamedOnTheLayerThatUsesIt) {
   const auto loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kExceptLast, Checkpoint::kAlways}) {

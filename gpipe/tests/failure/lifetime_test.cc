@@ -1,4 +1,4 @@
-// A pipeline's life outside its calls: never used, used again and again, forked.
+// Tests a pipeline's life outside its calls: never used, used again and again, forked.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ int end_of_child(InChild in_child) {
   }
 }
 
-// The child's copy of the pipeline is in the middle of a run that nobody will end.
+// The child's copy of the pipeline is in the middle of a run that will never end.
 class ForkInTheMiddleOfACall : public ::testing::TestWithParam<int64_t> {
  protected:
   // A pipeline whose last layer waits until it is released, where `waits` (may be null) is true.
@@ -225,8 +225,9 @@ TEST_P(ForkInTheMiddleOfACall, TheChildMayMakeAPipelineOfItsOwn) {
     GPipe own = pipe_that_waits(nullptr);
     own->step({x}, {}, square);
     own->forward(x).sum().backward();
-    // Not by exit(): the parent's LibTorch threads, which earlier tests have started, are missing
-    // here, and its static objects would end the process because of that. See exit_test.
+    // The child does not end by exit(): the parent's LibTorch threads, which earlier tests have
+    // started, are missing here, and LibTorch's static objects would end the process because of
+    // that. See exit_test.
     return 0;
   });
 }

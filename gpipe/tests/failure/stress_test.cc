@@ -1,5 +1,5 @@
-// A thousand failures at random places: the caller gets each, nothing hangs, nothing stays alive,
-// and the next step is as if nothing had happened.
+// Tests a thousand failures at random places: the caller gets each, nothing hangs, nothing stays
+// alive, and the next step is as if nothing had happened.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ using testing::EqualsBitwise;
 
 enum class Phase { kForward, kRecompute, kBackward };
 
-// Which call is to fail: of the stage's calls in this phase, the one with this number.
+// The call that must fail: the one with this number among the stage's calls in this phase.
 struct Plan {
   int stage = -1;
   Phase phase = Phase::kForward;

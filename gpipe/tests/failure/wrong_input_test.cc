@@ -1,5 +1,6 @@
-// Every public function of the package is given wrong input: it throws what its header says, the
-// message says what was given and what to do, and the pipeline remains usable with nothing lost.
+// Gives every public function of the package wrong input: it must throw as its header says, the
+// message must say what was given and what to do, and the pipeline must remain usable with nothing
+// lost.
 #include "tools/testing/wrong_input.h"
 
 #include <c10/core/InferenceMode.h>
@@ -71,8 +72,8 @@ TEST_P(WrongConstruction, IsRefusedAndTheModelIsAsItWas) {
   for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.is_cpu());
   EXPECT_THAT(model->forward(input), EqualsBitwise(expected));
   GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
-  // Not the whole batch's output: a product of two rows may be rounded differently from one of
-  // four.
+  // It is not compared with the whole batch's output: a product of two rows may be rounded
+  // differently from one of four.
   EXPECT_THAT(pipe->forward(input), EqualsBitwise(PlainModel(model, 2).forward({input})[0]));
 }
 
@@ -118,7 +119,7 @@ struct NullWithinImpl : nn::Module {
 };
 TORCH_MODULE(NullWithin);
 
-// Holds a whole pipeline.
+// A module that holds a whole pipeline.
 struct InnerImpl : nn::Module {
   InnerImpl() {
     pipe = register_module("pipe", GPipe(two_layers(), GPipeOptions({2}).devices(cpus(1))));
@@ -284,7 +285,7 @@ INSTANTIATE_TEST_SUITE_P(All, WrongConstruction, ::testing::ValuesIn(constructio
                          testing::row_name);
 
 TEST(WrongDevice, CudaWithoutAGpuIsRefused) {
-  if (torch::cuda::is_available()) return;  // there it is right
+  if (torch::cuda::is_available()) return;  // with CUDA it is not wrong input
   const testing::WrongInput<> row{
       "Cuda",
       [] {
@@ -295,7 +296,7 @@ TEST(WrongDevice, CudaWithoutAGpuIsRefused) {
   testing::expect_refused(row);
 }
 
-// Only what goes from one partition to the next must be tensors.
+// Only values that go from one partition to the next must be tensors.
 TEST(TypesWithinAPartition, MayBeAny) {
   nn::Sequential model(
       layer<at::Tensor, std::map<std::string, at::Tensor>>([](at::Tensor x) {
@@ -524,8 +525,8 @@ std::vector<Call> forwards() {
                                 {"from inside a layer", "into the outer Sequential", "stage 0"}),
       thrown<c10::Error>("BackwardTwice",
                          [](Subject& s) {
-                           // Towards the input only: the parameters' gradients must stay as they
-                           // were.
+                           // Asks for the input's gradient only: the parameters' gradients must
+                           // stay as they were.
                            const at::Tensor x = s.inputs[0].clone().requires_grad_();
                            const at::Tensor y = s.pipe->forward(x).sum();
                            (void)torch::autograd::grad({y}, {x});

@@ -1,5 +1,6 @@
-// Random programs (gpipe/testing/programs) on a GPU or the fake accelerator, with and without
-// graphs: they must leave the same bits, or fail alike. What runs on the CPU must run there, too.
+// Runs random programs (gpipe/testing/programs) on a GPU or the fake accelerator, with and without
+// graphs: they must leave the same bits, or fail alike. Programs that run on the CPU must run
+// there, too.
 //
 //   GPIPE_TEST_SEED          the first program's seed; the next ones follow
 //   GPIPE_PROGRAMS           how many
@@ -42,7 +43,7 @@ using testing::Trace;
 using testing::programs::Entry;
 using testing::programs::Program;
 
-// Two more than run plainly, of each kind of cell.
+// Two calls more than each kind of cell runs plainly.
 constexpr int64_t kCalls = 6;
 
 struct Left {
@@ -58,7 +59,7 @@ std::string message_of(const std::exception& error) {
 
 enum class Where { kCpu, kDevice, kDeviceWithGraphs };
 
-// Of every second program all stages share a device, and may share parameters.
+// In every second program all stages share a device, and may share parameters.
 std::vector<c10::Device> devices_for(const Program& program, Where where) {
   const auto stages = program.balance.size();
   if (where == Where::kCpu) return std::vector<c10::Device>(stages, c10::kCPU);
@@ -84,7 +85,7 @@ GPipe make_pipe(const Program& program, Where where) {
                    .graphs(where == Where::kDeviceWithGraphs));
 }
 
-// Each once, if it is trained.
+// The trained parameters, each once.
 Tensors trained(const GPipe& pipe) {
   Tensors parameters;
   std::set<const c10::TensorImpl*> seen;
@@ -199,10 +200,10 @@ std::string difference(const Left& without, const Left& with) {
   return "";
 }
 
-// Said of programs that can run on the CPU only: an operator that the fake accelerator lacks, or
-// that is not deterministic on a GPU, a recurrent layer's backward in evaluation mode, which cuDNN
-// does not have, a layer that makes tensors on the CPU, a parameter for stages on several devices,
-// or a change in place of what another stream may be reading.
+// Whether this is an error of programs that can run on the CPU only. Reasons are: an operator that
+// the fake accelerator lacks, or that is not deterministic on a GPU; a recurrent layer's backward
+// in evaluation mode, which cuDNN does not have; a layer that makes tensors on the CPU; a parameter
+// for stages on several devices; or a change in place of memory that another stream may be reading.
 bool is_of_the_device(const std::string& error) {
   const auto says = [&error](const char* text) { return error.find(text) != std::string::npos; };
   return says("has no kernel for fake devices") ||
@@ -212,8 +213,9 @@ bool is_of_the_device(const std::string& error) {
          says("changed a tensor in place that also went another way");
 }
 
-// cuDNN drops out between the layers of a recurrent one by a state that the process has once for
-// each GPU and that no seed sets: two models do not draw the same, with graphs or without.
+// The features that are not drawn. Between the layers of a recurrent module cuDNN drops out by a
+// state that the process has once for each GPU and that no seed sets: two models do not draw the
+// same, with graphs or without.
 std::vector<std::string> not_drawn() {
   if (testing::device().is_cuda()) return {"num_layers(2).dropout"};
   return {"autocast inside"};  // there is no list of operators for such a device
@@ -223,7 +225,7 @@ class GeneratedGraphs : public testing::DeviceTest {
  protected:
   // Sums by atomic operations on a GPU differ from run to run, with graphs or without.
   void SetUp() override {
-    // Read when cuBLAS is first used.
+    // cuBLAS reads this variable when it is first used.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     at::globalContext().setDeterministicCuDNN(true);
@@ -247,7 +249,7 @@ TEST_F(GeneratedGraphs, LeaveWhatThePipelineLeavesWithoutGraphs) {
     const Left with = run(program, Where::kDeviceWithGraphs);
     const std::string found = difference(without, with);
     EXPECT_EQ(found, "") << to_text(program);
-    // Its draws are others on the CPU, so that only this can be compared.
+    // The program draws other numbers on the CPU, so only whether it fails can be compared.
     if (!without.error.empty() && !is_of_the_device(without.error)) {
       const std::string on_cpu = run(program, Where::kCpu).error;
       EXPECT_NE(on_cpu, "") << without.error << "\n" << to_text(program);

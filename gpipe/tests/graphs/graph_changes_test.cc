@@ -1,5 +1,5 @@
-// What changes between a recording and a replay: layouts, buffers, hooks, outputs over one memory,
-// generators. With graphs everything must be as without, an error too.
+// Tests changes between a recording and a replay: layouts, buffers, hooks, outputs that share
+// memory, generators. With graphs everything must be as without, errors too.
 #include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/mse_loss.h>
@@ -54,7 +54,7 @@ using testing::Trace;
 
 constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, Checkpoint::kNever};
 
-// What is said of the two stages (testing::graphs_of).
+// The expected uses of graphs in the two stages (testing::graphs_of).
 const auto kReplayed = ::testing::ElementsAre("replayed", "replayed");
 auto first_left_alone(const char* reason) {
   return ::testing::ElementsAre(::testing::StrEq(std::string("left alone: ") + reason), "replayed");
@@ -305,7 +305,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// The same where nobody trains: tensors made in inference mode count no changes.
+// The same without training: tensors made in inference mode do not count changes.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
@@ -329,7 +329,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// Outputs over one memory, one of which the loss changes.
+// Two outputs share memory, and the loss changes one of them.
 TEST_F(GraphChanges, ALossThatChangesOneOfTwoOverlappingOutputs) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -414,7 +414,7 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
                 options);
           } catch (const c10::Error&) {
             trace.emplace_back();
-            // What stage 0 had done by then depends on the threads.
+            // The threads decide how much stage 0 had done by then.
             pipe->buffers()[0].zero_();
             pipe->buffers()[1].fill_(1);
             pipe->buffers()[2].zero_();
@@ -520,8 +520,8 @@ TEST_F(GraphChanges, AParameterUsedTwice) {
   }
 }
 
-// The loss's own term comes first in the gradient's sum, so those of the layers must not be added
-// up apart from it.
+// The loss's own term comes first in the gradient's sum, so the terms of the layers must not be
+// added up apart from it.
 TEST_F(GraphChanges, AParameterUsedTwiceAndByTheLoss) {
   for (Checkpoint mode : kModes) {
     EXPECT_THAT(graphs_of(expect_same_training([&] {
@@ -546,7 +546,8 @@ struct Normed : nn::Module {
   nn::BatchNorm1d norm;
 };
 
-// Their updates wait in a log until the run is over. A replay would write nothing there.
+// Updates of running statistics wait in a log until the run is over. A replay would write nothing
+// there.
 TEST_F(GraphChanges, RunningStatisticsOfTwoStages) {
   const std::string reason =
       "left alone: it cannot be recorded: several stages share running statistics";
@@ -563,14 +564,14 @@ TEST_F(GraphChanges, RunningStatisticsOfTwoStages) {
               ::testing::ElementsAre(reason, reason));
 }
 
-// Two forwards on streams that nobody orders, and their backwards, each on the stream of its own:
-// what these replay shares memory.
+// Two forwards on streams that are not ordered, and their backwards, each on its own stream: the
+// graphs that they replay share memory.
 TEST_F(GraphChanges, BackwardsOnStreamsOfTheirOwn) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
     testing::manual_seed(1);
     nn::Sequential model(nn::Linear(6, 6), nn::Tanh(), nn::Linear(6, 6));
-    // Whoever accumulates their gradients orders the streams.
+    // Accumulating gradients of parameters would order the streams.
     for (at::Tensor& parameter : model->parameters()) parameter.set_requires_grad(false);
     GPipe pipe(model, options_for({3}, 1, Checkpoint::kNever).graphs(graphs));
     const c10::impl::VirtualGuardImpl impl(device(0).type());
@@ -602,7 +603,7 @@ TEST_F(GraphChanges, BackwardsOnStreamsOfTheirOwn) {
   EXPECT_THAT(use, ::testing::ElementsAre("replayed"));
 }
 
-// A generator of the layer's own.
+// The layer draws from a generator of its own.
 TEST_F(GraphChanges, AGivenGenerator) {
   for (Checkpoint mode : kModes) {
     EXPECT_THAT(
@@ -625,7 +626,8 @@ TEST_F(GraphChanges, AGivenGenerator) {
   }
 }
 
-// LibTorch chooses kernels by them, so what was recorded under others is not replayed.
+// LibTorch chooses kernels by such settings, so graphs that were recorded under other settings are
+// not replayed.
 TEST_F(GraphChanges, ASettingOfTheProgram) {
   at::Context& context = at::globalContext();
   const std::pair<std::function<void()>, std::function<void()>> settings[] = {
@@ -663,7 +665,7 @@ TEST_F(GraphChanges, ASettingOfTheProgram) {
   }
 }
 
-// What graphs took is given back with the pipeline, also if a stage gave up or a step failed.
+// The memory of graphs is given back with the pipeline, also if a stage gave up or a step failed.
 TEST_F(GraphChanges, MemoryIsGivenBack) {
   const auto in_use = [] {
     size_t sum = 0;
@@ -734,7 +736,8 @@ TEST_F(GraphChanges, EachAllocationFailsInTurn) {
   EXPECT_GT(recorded, 0) << "nothing was left with graphs";
 }
 
-// What GPipeOptions can leave out, one at a time: late recomputes, direct skips, copy streams.
+// Leaves out one part at a time by GPipeOptions::ablation: late recomputes, direct skips, copy
+// streams.
 TEST_F(GraphChanges, Ablations) {
   for (int which : {0, 1, 2}) {
     EXPECT_THAT(graphs_of(expect_same_training([&] {

@@ -1,5 +1,5 @@
-// What goes wrong with graphs loses nothing: a recording that fails leaves the stage without
-// graphs, a replay that fails is told with its place, and the next step works.
+// Tests that failures of graphs lose nothing: a recording that fails leaves the stage without
+// graphs, a replay that fails is reported with its place, and the next step works.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -51,14 +51,15 @@ using testing::on_host;
 using testing::square_loss;
 using ::testing::UnorderedElementsAre;
 
-// The device's own graphs, but one call of a kind fails: the one that brings its count to 0.
+// The device's own graphs, except that one call of a kind fails: the one that brings its count to
+// 0.
 struct Countdown {
   std::atomic<int64_t> pool{-1};
   std::atomic<int64_t> begin{-1};
   std::atomic<int64_t> end{-1};
   std::atomic<int64_t> memory{-1};
   std::atomic<int64_t> replay{-1};
-  std::atomic<int64_t> odd{-1};  // a begin that throws what is no exception
+  std::atomic<int64_t> odd{-1};  // a begin that throws something that is not a std::exception
 
   static void count(std::atomic<int64_t>& left, const char* what) {
     if (left >= 0 && left-- == 0) throw std::runtime_error(std::string("no ") + what);
@@ -77,7 +78,7 @@ class FlakyGraph final : public DeviceGraph {
   void end() override {
     real_->end();
     Countdown::count(left_.end, "end");
-    // From 0 on each recording fails, until somebody sets it again.
+    // From 0 on each recording fails, until the count is set again.
     TORCH_CHECK_WITH(OutOfMemoryError, left_.memory != 0, "no memory");
     if (left_.memory > 0) --left_.memory;
   }
@@ -139,7 +140,7 @@ struct GraphFailure : testing::DeviceTest {
         model, GPipeOptions({2, 2}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
   }
 
-  // One step; the gradients that it leaves.
+  // Runs one step and returns the gradients that it leaves.
   std::vector<at::Tensor> step(GPipe& pipe) const {
     testing::manual_seed(2);
     const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
@@ -202,8 +203,8 @@ TEST_F(GraphFailure, SoDoesAPoolThatCannotBeMade) {
               UnorderedElementsAre("left alone: it cannot be recorded: no pool", "replayed"));
 }
 
-// While anybody records, an allocator cannot release what it keeps, and a stage that does not
-// record may be short of memory that is free.
+// While any stage records, an allocator cannot release the memory that it keeps, so a stage that
+// does not record may lack memory that is in fact free.
 TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
   enum class Case { kRecording, kGaveUp, kNobodyRecords, kHasChangedABuffer, kHasLoggedAnUpdate };
   const testing::HostWaitsAllowed waits;
@@ -286,7 +287,7 @@ TEST_F(GraphFailure, ACellThatLacksMemoryBecauseSomebodyRecordsRunsAgain) {
   }
 }
 
-// While a graph is recorded, an allocator cannot release what it keeps for later.
+// While a graph is recorded, an allocator cannot release the memory that it keeps for later.
 TEST_F(GraphFailure, WhereMemoryIsShortAllOfItIsTriedOnce) {
   for (const bool helps : {true, false}) {
     for (Checkpoint mode : kModes) {
@@ -367,7 +368,7 @@ TEST_F(GraphFailure, AReplayThatFailsIsToldWithItsPlace) {
   }
 }
 
-// A parameter that is changed between forward and backward is refused, as without.
+// A parameter that is changed between forward and backward is refused, as without graphs.
 TEST_F(GraphFailure, ASavedWeightThatIsChangedIsRefused) {
   for (const bool graphs : {false, true}) {
     GPipe pipe = make(graphs, Checkpoint::kNever);

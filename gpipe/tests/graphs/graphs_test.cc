@@ -1,6 +1,6 @@
-// GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits are those without.
-// As graphs_test on the CPU, which has no graphs; as graphs_fake_test on the fake accelerator's; as
-// graphs_cuda_test on CUDA's.
+// Tests GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits are those
+// without graphs. As graphs_test it runs on the CPU, which has no graphs; as graphs_fake_test on
+// the fake accelerator; as graphs_cuda_test on CUDA.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -154,21 +154,21 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
     return use;
   };
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
-  // A forward and a backward each, and one forward without gradients.
+  // Each micro-batch has a forward and a backward, and there is one forward without gradients.
   const auto never = recorded(Checkpoint::kNever, /*fill_drain=*/true);
   EXPECT_EQ(never[0].recorded, 2 * 8 + 1);
   EXPECT_EQ(never[1].recorded, 2 * 8 + 1);
   const auto one_f_one_b = recorded(Checkpoint::kNever, /*fill_drain=*/false);
   EXPECT_EQ(one_f_one_b[0].recorded, 2 * 2 + 1);
   EXPECT_EQ(one_f_one_b[1].recorded, 2 * 1 + 1);
-  // One forward that is dropped, and one that is made again.
+  // There is one forward whose graph is dropped, and one that is made again.
   const auto always = recorded(Checkpoint::kAlways, /*fill_drain=*/true);
   EXPECT_EQ(always[0].recorded, 1 + 2 + 1);
   EXPECT_EQ(always[1].recorded, 1 + 2 + 1);
 }
 
-// Not to the one on which their graphs were recorded: each backward would be ordered with that by
-// events, and .grad lie in its memory.
+// Gradients must not belong to the stream on which their graphs were recorded: each backward would
+// be ordered with that stream by events, and .grad would be in its memory.
 TEST_F(Graphs, GradientsBelongToTheCallersStream) {
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no streams";
   for (Checkpoint mode : kModes) {
@@ -227,7 +227,7 @@ TEST_F(Graphs, MixedPrecisionGetsTheSameBits) {
                                    {testing::copy_on(device(), input)},
                                    {testing::copy_on(device(), torch::randn({rows, 6, 4}))}};
             training.steps = 6;
-            // As long as the training lives.
+            // Autocast is on as long as the training lives.
             if (mixed) {
               training.before_step = [held = std::make_shared<testing::AutocastScope>(
                                           device().type(), at::kBFloat16)](GPipe&, int64_t) {};
@@ -275,7 +275,7 @@ Trace forward_backward(bool graphs, Checkpoint mode) {
     loss.backward();  // once more through the same graphs
     trace.push_back(on_host(x.grad()));
     add_state(pipe, trace);
-    // One at a time, and some that are not accumulated.
+    // Then a forward whose gradients are returned and not accumulated.
     const at::Tensor again = pipe->forward(x);
     std::vector<at::Tensor> wanted = pipe->parameters();
     wanted.push_back(x);
@@ -387,7 +387,7 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
   expect_same(run(true), run(false));
 }
 
-// LibTorch keeps the seeds of their draws in memory of the stream that was current at the
+// LibTorch keeps the seeds of graphs' draws in memory of the stream that was current at the
 // recording.
 TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
@@ -408,8 +408,8 @@ TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   EXPECT_TRUE(on_host(y).isfinite().all().item<bool>());
 }
 
-// As handles of cuDNN and the algorithms that it has chosen, which belong to a thread. A single
-// stage runs on the caller's.
+// A thread must run a cell plainly before it records: handles of cuDNN, for example, and the
+// algorithms that it has chosen belong to a thread. A single stage runs on the caller's thread.
 TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
   const testing::HostWaitsAllowed waits;
   const auto run = [](bool graphs) {
@@ -438,7 +438,7 @@ TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
   expect_same(run(true), run(false));
 }
 
-// In one stage an output that is the sum of two, whose gradient has stride 0; in the other a skip
+// One stage has an output that is the sum of two, whose gradient has stride 0; the other has a skip
 // that no loss uses.
 TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
   const auto use = expect_same_training([] {
@@ -457,7 +457,7 @@ TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
 
 // ---- What is left alone -------------------------------------------------------------------------
 
-// Of a pipeline of two stages with `layer` in the first.
+// The use of graphs in a pipeline of two stages with `layer` in the first.
 std::vector<GraphUse> with_layer(const std::function<nn::AnyModule()>& layer) {
   return expect_same_training([&] {
     GraphTraining training = four_layers_in_two();
@@ -556,7 +556,7 @@ TEST_F(Graphs, ParametersOfSeveralStagesAreLeftAlone) {
     const at::Tensor weight = torch::randn({6, 6});
     GraphTraining training{nn::Sequential(TiedProduct(weight), nn::Tanh(), TiedProduct(weight),
                                           nn::Tanh(), nn::Linear(6, 3)),
-                           // On one device, as a tied weight must be.
+                           // All stages are on one device, as a tied weight requires.
                            options_for({2, 2, 1}, 4).devices({device(0), device(0), device(0)}),
                            {torch::randn({8, 6})},
                            {torch::randn({8, 3})}};
@@ -603,7 +603,7 @@ TEST_F(Graphs, AFailingLayerIsToldOfAsWithout) {
   const std::vector<std::string> without = run(false);
   ASSERT_FALSE(without.empty());
   EXPECT_THAT(without[0], HasSubstr("layer 4"));
-  // Recorded, the layer is not called any more.
+  // Once recorded, the layer is not called any more.
   for (const std::string& error : run(true)) EXPECT_THAT(error, HasSubstr("the sixth call"));
 }
 

@@ -1,5 +1,5 @@
-// Each allocation of a step fails in turn: the caller gets c10::OutOfMemoryError, nothing of the
-// step stays in memory, and the next step is right. On the fake accelerator, which can be told.
+// Makes each allocation of a step fail in turn: the caller gets c10::OutOfMemoryError, nothing of
+// the step stays in memory, and the next step is right. The fake accelerator can be told to fail.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kStages = 3;
-constexpr int64_t kMicroBatches = 2;  // with kExceptLast, one of each kind
+constexpr int64_t kMicroBatches = 2;  // with kExceptLast one is checkpointed, the other is not
 
 enum class Way { kForward, kOneFOneB, kGPipe, kAnySchedule };
 using InUse = std::array<size_t, testing::fake::kDevices>;

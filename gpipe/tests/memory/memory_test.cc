@@ -1,4 +1,5 @@
-// The peak of live memory against what has to be alive: checkpointing must save memory.
+// Compares the peak of live memory with the memory that must be alive: checkpointing must save
+// some.
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -54,7 +55,7 @@ Peaks step_peak(Checkpoint mode, const ScheduleGenerator& schedule) {
     pipe->step({input}, {target}, mse(), StepOptions().schedule(schedule));
     input.mutable_grad() = torch::Tensor();
   };
-  run();  // allocates what is made once, at the first step
+  run();  // makes the allocations that happen only once, at the first step
   const int64_t before = testing::live_bytes();
   testing::reset_peak_bytes();
   run();
@@ -85,7 +86,8 @@ TEST_F(Memory, PlainModelHoldsEveryActivation) {
 
 TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
   const Peaks measured = step_peak(Checkpoint::kAlways, Schedule::gpipe);
-  // The first stage's inputs are the caller's. All micro-batches wait between forward and backward.
+  // The first stage's inputs belong to the caller. All micro-batches wait between forward and
+  // backward.
   const int64_t inputs = (kStages - 1) * kMicroBatches;
   const int64_t outputs = kMicroBatches;  // what the loss keeps
   // One cell's graph per stage, the gradient that came in and the two that each layer's backward
@@ -111,7 +113,8 @@ TEST_F(Memory, OneForwardOneBackwardHoldsFewerMicroBatches) {
   EXPECT_EQ(measured.left, 0);
 }
 
-// A linear layer's gradient is the transpose of a product. It becomes the weight's as it is.
+// A linear layer's gradient is the transpose of a product. It becomes the weight's gradient without
+// a copy.
 TEST_F(Memory, FirstGradientsAreNotCopied) {
   for (const bool hook : {false, true}) {
     const nn::Linear layer(nn::LinearOptions(kWidth, kWidth).bias(false));

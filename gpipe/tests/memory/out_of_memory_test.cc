@@ -1,6 +1,7 @@
-// A stage that is out of memory: the caller gets c10::OutOfMemoryError with the place and what was
-// missing, nothing of the step stays in memory, and the pipeline works on. On GPUs a layer asks for
-// more than there is; on the CPU, whose allocator has no such error, it throws one.
+// Tests a stage that is out of memory: the caller gets c10::OutOfMemoryError with the place and the
+// missing amount, nothing of the step stays in memory, and the pipeline remains usable. On GPUs a
+// layer asks for more memory than there is; on the CPU, whose allocator has no such error, the
+// layer throws one.
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -55,7 +56,7 @@ void ask_for_too_much(c10::Device device) {
   throw std::logic_error("there was enough memory");
 }
 
-// Which stage asks for too much, and the tensors that were alive.
+// The state that the layers share: which stage asks for too much, and the tensors that were alive.
 struct Control {
   int64_t stage = -1;  // none
   Phase phase = Phase::kForward;
@@ -72,7 +73,7 @@ struct Control {
     return std::count_if(storages.begin(), storages.end(),
                          [](const auto& storage) { return !storage.expired(); });
   }
-  // Autograd's thread of a device tells of an error before it drops the graph that had it.
+  // Autograd's thread of a device reports an error before it drops the graph that had it.
   int64_t alive_in_the_end() {
     const auto begin = std::chrono::steady_clock::now();
     while (alive() > 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
@@ -196,7 +197,7 @@ TEST_P(OutOfMemoryTest, IsReportedWithItsPlaceAndThePipelineSurvives) {
   const std::string layer =
       "layer " + std::to_string(2 * stage + 1) + " ('greedy" + std::to_string(stage) + "')";
   EXPECT_EQ(failure->layer, layer);
-  // A split backward's second half says that it is of weights.
+  // The message of a split backward's second half says that it is the half of the weights.
   const std::string what = phase == Phase::kForward     ? "in the forward"
                            : phase == Phase::kRecompute ? "in the recompute"
                                                         : "in the backward";
@@ -240,8 +241,8 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Range(int64_t{0}, kStages)),
     case_name);
 
-// A layer may handle it (and ask for less); another error of the same action has nothing to do with
-// it.
+// A layer may handle the error (and ask for less); another error of the same action must not be
+// mixed up with it.
 struct HandlesImpl : nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     try {

@@ -1,5 +1,4 @@
-// What GPipeOptions::ablation takes away: the results stay the same, and the options do what they
-// say.
+// Tests GPipeOptions::ablation: the results stay the same, and the options do what they say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -32,11 +31,11 @@ using testing::SampleModel;
 
 class AblationTest : public testing::DeviceTest {};
 
-// Loss, outputs, and gradients of parameters.
+// Returns loss, outputs, and gradients of parameters.
 Tensors results(const SampleModel& sample, const GPipeOptions& options,
                 const ScheduleGenerator& schedule) {
   GPipe pipe(sample.make(), options);
-  testing::manual_seed(3);  // of the random draws
+  testing::manual_seed(3);  // for the random draws
   const StepResult result =
       pipe->step(testing::on(pipe->devices().front(), sample.inputs(7)),
                  testing::on(pipe->devices().back(), sample.targets(7)), sample.loss,
@@ -44,7 +43,7 @@ Tensors results(const SampleModel& sample, const GPipeOptions& options,
   Tensors all = result.outputs;
   all.push_back(torch::tensor(result.loss, torch::kDouble));
   for (const at::Tensor& parameter : pipe->parameters()) all.push_back(parameter.grad());
-  // The other way in.
+  // The same by forward and backward.
   pipe->zero_grad();
   testing::manual_seed(3);
   const Tensors outputs = pipe->forward(testing::on(pipe->devices().front(), sample.inputs(7)));

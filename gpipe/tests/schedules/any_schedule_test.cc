@@ -127,7 +127,7 @@ TEST_P(HandWritten, IsThePlainModelBitForBit) {
   PlainModel plain(plain_module, 4);
   GPipe pipe(model(), cpu_options({2, 1, 2, 2}).chunks(4).checkpoint(mode()));
   const Batch batch;
-  // A parameter of the loss: nobody waits for its gradient.
+  // Parameters of the loss: no stage waits for their gradients.
   Tensor scales[] = {torch::ones({kWidth}).requires_grad_(),
                      torch::ones({kWidth}).requires_grad_()};
   for (int call = 0; call < 3; ++call) {
@@ -358,7 +358,7 @@ TEST(UsersCode, AParametersHookDrawsTheSameForEveryBalance) {
   }
 }
 
-// Not the same numbers for several of them.
+// The hooks of several parameters must not draw the same numbers.
 TEST(UsersCode, EachParametersHookDrawsNumbersOfItsOwn) {
   testing::manual_seed(1);
   nn::Sequential module(nn::Linear(kWidth, kWidth), nn::Linear(kWidth, kWidth));

@@ -1,4 +1,4 @@
-// What a pipeline is made without, where that is hardly meant: a warning says what to give.
+// Tests warnings about options that were probably forgotten: they say what to give.
 
 #include <ATen/ops/linear.h>
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ TEST(ForgottenOptions, AWorldIsNamedOnce) {
   }
 }
 
-// What a function captures, no layer has.
+// A module that a function captures is not registered by any layer.
 TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
   nn::Linear captured(4, 4);
   const auto make = [&] {
@@ -93,8 +93,8 @@ TEST(ForgottenOptions, ACapturedModuleIsNamedOnce) {
   }
 }
 
-// The loss function's are the caller's, an input's gradient is the caller's, and a weight that
-// another layer has registered is known.
+// Parameters of the loss function and inputs with a gradient belong to the caller, and a weight
+// that another layer has registered is known.
 TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
   nn::Sequential tied = model(2);
   const torch::Tensor weight = tied->ptr<nn::LinearImpl>(0)->weight;
@@ -112,7 +112,7 @@ TEST(ForgottenOptions, WhatIsKnownIsNotNamed) {
   EXPECT_THAT(log.warnings(), IsEmpty());
 }
 
-// Weight halves of backwards come after the loss's, and must know what it used.
+// The weight halves of backwards come after the loss's backward, and must know what the loss used.
 TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
   const torch::Tensor scale = torch::ones({4}, at::TensorOptions().requires_grad(true));
   for (const char* schedule : {"1f1b", "zb-h1", "zb-h2", "fill-drain"}) {
@@ -127,7 +127,7 @@ TEST(ForgottenOptions, WhatTheLossUsesIsNotNamedUnderAnySchedule) {
   }
 }
 
-// As LibTorch's lazy modules do in Python.
+// Registers a module in its first forward, as lazy modules do in Python.
 struct RegistersLaterImpl : nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     if (!linear) linear = register_module("linear", nn::Linear(4, 4));

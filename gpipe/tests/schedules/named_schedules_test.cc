@@ -1,5 +1,5 @@
-// All schedules that have a name, and those that a search finds, give the parameters of 1F1B, bit
-// for bit, after a training of several steps: they add up gradients in one order.
+// Tests that all named schedules, and those that a search finds, give the parameters of 1F1B, bit
+// for bit, after a training of several steps: they add up gradients in the same order.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ constexpr int64_t kStages = 4;
 constexpr int64_t kChunks = 6;
 constexpr int kSteps = 20;
 
-// A batch norm, whose buffers must be the same too, and draws, in every stage.
+// Every stage has a batch norm, whose buffers must be the same too, and draws random numbers.
 nn::Sequential model() {
   testing::manual_seed(5);
   nn::Sequential layers;
@@ -77,7 +77,7 @@ std::vector<torch::Tensor> trained(const ScheduleGenerator& schedule, Checkpoint
   return state;
 }
 
-// Trained once for all tests.
+// The results of 1F1B, trained once for all tests.
 const std::vector<torch::Tensor>& trained_by_1f1b(Checkpoint mode) {
   static std::map<Checkpoint, std::vector<torch::Tensor>> trainings;
   const auto [known, made] = trainings.try_emplace(mode);
@@ -101,7 +101,7 @@ TEST_P(NamedSchedules, TrainToTheBitsOf1F1B) {
   expect_the_bits_of_1f1b(schedule_by_name(GetParam().name));
 }
 
-// For stages of other costs each, with whole and split backwards.
+// Search options for stages of different costs, with whole and split backwards.
 SearchOptions uneven(const Placement& placement) {
   SearchOptions options;
   options.placement = placement;
@@ -145,8 +145,8 @@ INSTANTIATE_TEST_SUITE_P(InAVAndInALoop, SearchedSchedules,
                            return info.param == Placement::v_shape(2) ? "v" : "loop";
                          });
 
-// Schedule::gpipe has its backwards the other way round, so its sums are others: fill-drain is it
-// in the order of the others.
+// The named schedules without Schedule::gpipe, whose backwards have the reverse order, so that its
+// sums differ. Fill-drain is the same schedule in the order of the others.
 std::vector<NamedSchedule> in_one_order() {
   std::vector<NamedSchedule> names;
   for (const NamedSchedule& schedule : named_schedules()) {

@@ -1,5 +1,5 @@
-// GPipeOptions::placement: where stages run, with how many threads, under which schedule; and that
-// the results are those of a worker for each stage.
+// Tests GPipeOptions::placement: where stages run, with how many threads, under which schedule; and
+// that the results are the same as with a worker for each stage.
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -134,8 +134,8 @@ TEST(Placed, StagesRunOnTheirWorkers) {
     GPipe pipe(model(4), options_of(4).placement(placement));
     EXPECT_EQ(pipe->placement(), placement);
     std::mutex mutex;
-    std::map<int64_t, std::set<int64_t>> workers;          // of each stage
-    std::map<int64_t, std::set<std::thread::id>> threads;  // of each worker
+    std::map<int64_t, std::set<int64_t>> workers;          // stage -> its workers
+    std::map<int64_t, std::set<std::thread::id>> threads;  // worker -> its threads
     pipe->step({torch::randn({8, 6})}, {torch::randn({8, 6})}, squares,
                StepOptions().on_event([&](const Event& event) {
                  const std::lock_guard<std::mutex> lock(mutex);
@@ -151,7 +151,7 @@ TEST(Placed, StagesRunOnTheirWorkers) {
   }
 }
 
-// Notes with how many threads its operators may run.
+// Records with how many threads its operators may run.
 struct CountingImpl : nn::Module {
   explicit CountingImpl(std::shared_ptr<std::vector<int>> counts) : counts(std::move(counts)) {}
   at::Tensor forward(const at::Tensor& x) {

@@ -1,4 +1,4 @@
-// GPipe::step: what it refuses, schedules, outputs, events. transparency_test shows that the
+// Tests GPipe::step: what it refuses, schedules, outputs, events. transparency_test shows that the
 // numbers are right.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -252,8 +252,8 @@ TEST_F(GPipeStep, KeepsOutputsOnlyWhereAsked) {
   EXPECT_EQ(with.loss, without.loss);
 }
 
-// A loss of such outputs, the square of their difference to a target, say, is not that of the
-// mini-batch's output, whatever the micro-batches' losses are weighted by.
+// A loss of scalar outputs, such as the square of their difference to a target, is not the loss of
+// the mini-batch's output, whatever the micro-batches' losses are weighted by.
 TEST_F(GPipeStep, ScalarOutputsOfSeveralMicroBatchesAreRefusedBeforeAnyGradientIsAdded) {
   struct SumImpl : nn::Module {
     at::Tensor forward(at::Tensor x) { return x.sum(); }
@@ -302,7 +302,7 @@ TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
   EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), /*rtol=*/1e-5, /*atol=*/1e-7));
 }
 
-// Users count and collect in it.
+// Users count and collect data in their observer.
 TEST_F(GPipeStep, TheObserverIsTheCallersOwnObject) {
   struct Counting {
     std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
@@ -321,7 +321,7 @@ TEST_F(GPipeStep, TheObserverIsTheCallersOwnObject) {
   EXPECT_EQ(counting->events, 2 * (3 * 4) * 2 * 2) << "steps, cells, F and B, begin and end";
 }
 
-// As those of forward() are: whoever changes an output changes nothing else.
+// As with the outputs of forward(), a change of an output must not change anything else.
 TEST(StepOutputs, OfASingleMicroBatchShareNoMemoryWithInputsOrParameters) {
   struct ParameterImpl : nn::Module {
     at::Tensor weight = register_parameter("weight", torch::rand({8, 4}));

@@ -1,6 +1,6 @@
-// Hooks and custom functions that write into the gradients that they are given, under schedules
-// with split backwards: nothing that waits for a weight's gradient, or for another stage, sees it
-// unless it does in the plain model.
+// Tests hooks and custom functions that write into the gradients that they are given, under
+// schedules with split backwards. The change may reach a weight's gradient that is still to be
+// computed, or another stage, only if it does so in the plain model.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -84,7 +84,7 @@ Tensor as_it_is(Tensor x) { return x.view_as(x); }
 
 using Models = std::map<std::string, std::function<nn::Sequential()>>;
 
-// Of four layers each.
+// Models of four layers each.
 const Models& models() {
   const auto product = [](Tensor x, Tensor w, Tensor) { return x.matmul(w).tanh(); };
   static const Models all = {
@@ -191,7 +191,7 @@ class WritingHooks : public ::testing::TestWithParam<std::string> {
     return models().at(GetParam())();
   }
 
-  // Steps of a pipeline and of the plain model, with and without a gradient of the input.
+  // Compares steps of a pipeline and of the plain model, with and without a gradient of the input.
   void expect_as_plain(const std::vector<int64_t>& balance, Checkpoint mode,
                        const Schedule& schedule) const {
     for (const bool wanted : {true, false}) {
@@ -241,7 +241,7 @@ worker 1: F1.0 I1.0 F1.1 I1.1 W1.0 W1.1
   }
 }
 
-// The stages before have run their backward when the weights' turn comes.
+// The stages before have run their backward before the weights' gradients are computed.
 TEST_P(WritingHooks, WhereTheWeightsWaitForTheStagesBefore) {
   for (const Checkpoint mode : {Checkpoint::kNever, Checkpoint::kAlways}) {
     for (const auto& balance : {std::vector<int64_t>{2, 1, 1}, {1, 2, 1}, {1, 1, 2}}) {
@@ -272,7 +272,7 @@ TEST_P(WritingHooks, UnderRandomTables) {
   }
 }
 
-// Rows of the output's gradient that share memory: those of other micro-batches stay as they are.
+// Rows of the output's gradient share memory, but those of other micro-batches must not change.
 TEST(WritingHooksOfOneRow, ChangeTheGradientOfTheirMicroBatchAlone) {
   at::set_num_threads(1);
   auto gradient_of = [](bool in_place) {
