@@ -23,8 +23,8 @@
 
 namespace gpipe::internal {
 
-// What a step does. It gets the received payloads (in the order of Step::receives) and fills
-// `sent`, which has one entry for each of Step::sends. It runs on the step's worker.
+// The work of a step. A handler gets the received payloads (in the order of Step::receives) and
+// fills `sent`, which has one entry for each of Step::sends. It runs on the step's worker.
 template <typename Payload>
 using Handler = std::function<void(const Action& action, std::vector<Payload>& received,
                                    std::vector<Payload>& sent)>;
@@ -33,10 +33,10 @@ struct ExecuteOptions {
   // [thread of the pool] the program's worker that this thread runs. Workers that are not named run
   // elsewhere, e.g. in another process. Empty: each thread runs the worker with the same number.
   std::vector<int32_t> placement;
-  // The caller's own object, which may have state; null: nobody observes.
+  // The caller's own object, which may have state; null: no observer.
   const Observer* observer = nullptr;
-  // Called once on each worker; it must call `steps`. It is the place for what must surround a
-  // worker's steps, e.g. thread-local state.
+  // Called once on each worker; it must call `steps`. It sets up what must surround a worker's
+  // steps, e.g. thread-local state.
   std::function<void(int32_t worker, const std::function<void()>& steps)> around;
 };
 
@@ -49,7 +49,7 @@ struct RunFailure {
 
 namespace executor {
 
-// What the workers of one run share.
+// The data that the workers of one run share.
 template <typename Payload>
 struct Run {
   const Program& program;

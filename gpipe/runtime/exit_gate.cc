@@ -13,11 +13,11 @@ namespace {
 // Long enough for a layer's work, short enough for a user who waits for a layer that hangs.
 constexpr std::chrono::seconds kPatience{30};
 
-// All are constant-initialized and trivially destructible, so they exist as long as any thread
-// does.
-std::atomic<int64_t> at_work{0};  // threads in a WorkScope and in no WaitScope
+// These variables are constant-initialized and trivially destructible, so they exist as long as any
+// thread does.
+std::atomic<int64_t> at_work{0};  // threads in a WorkScope and not in a WaitScope
 std::atomic<bool> shut{false};
-thread_local int64_t depth = 0;  // of this thread's WorkScopes
+thread_local int64_t depth = 0;  // how many WorkScopes this thread is in
 thread_local bool for_exit_thread = false;
 
 [[noreturn]] void stay() {
@@ -25,8 +25,8 @@ thread_local bool for_exit_thread = false;
 }
 
 void enter() {
-  // Sequentially consistent with shut_exit_gate(): either that counts this thread, or this thread
-  // sees that the gate is shut.
+  // Sequentially consistent with shut_exit_gate(): either that function counts this thread, or this
+  // thread sees that the gate is shut.
   at_work.fetch_add(1);
   if (!shut.load() || for_exit_thread) return;
   at_work.fetch_sub(1);

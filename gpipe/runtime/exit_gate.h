@@ -1,10 +1,10 @@
 // ExitGate: keeps running pipelines and the end of the process apart.
 //
 // exit() and the return from main destroy static objects, LibTorch's among them, while other
-// threads go on. An operator that runs then throws, crashes or hangs. So whatever must not run at
+// threads go on. An operator that runs then throws, crashes or hangs. So code that must not run at
 // that time runs in a WorkScope. A handler of exit() shuts the gate: it lets no more threads in and
-// waits for those that are inside. Nobody is released either: a thread that comes too late stays
-// there until the process is gone.
+// waits for those that are inside. It never opens the gate again: a thread that comes too late
+// stays at the gate until the process is gone.
 #ifndef GPIPE_RUNTIME_EXIT_GATE_H_
 #define GPIPE_RUNTIME_EXIT_GATE_H_
 
@@ -13,8 +13,8 @@
 
 namespace gpipe::internal {
 
-// All of these are process-wide. After fork(), only the thread that called fork() counts as at work
-// in the child.
+// The functions and scopes below are process-wide. After fork(), only the thread that called fork()
+// counts as at work in the child.
 //
 // Guarantees: they hold no lock while they block.
 //
@@ -31,8 +31,8 @@ namespace gpipe::internal {
 //   }
 
 // Makes exit() shut the gate. exit() runs its handlers and destructors in reverse order of
-// registration, and some of what a pipeline uses is created at first use. So call this again and
-// again: it registers the handler in each of the first calls, then more and more rarely.
+// registration, and some objects that a pipeline uses are created at first use. So call this again
+// and again: it registers the handler in each of the first calls, then more and more rarely.
 void shut_at_exit();
 
 // Whether the gate is shut.
@@ -43,11 +43,11 @@ bool exiting();
 bool on_exiting_thread();
 
 // The handler that shut_at_exit() registers. Waits, no longer than `patience`, until no other
-// thread is at work, i.e. in a WorkScope and in no WaitScope. Returns false if some still are.
+// thread is at work, i.e. in a WorkScope and not in a WaitScope. Returns false if some still are.
 bool shut_exit_gate(std::chrono::milliseconds patience);
 
-// While it lives, this thread is at work. Scopes nest. `for_exit`: the thread works on behalf of
-// one that is on_exiting_thread().
+// While the scope lives, this thread is at work. Scopes nest. `for_exit`: the thread works on
+// behalf of the thread for which on_exiting_thread() is true.
 class WorkScope {
  public:
   explicit WorkScope(bool for_exit = false);
@@ -60,8 +60,8 @@ class WorkScope {
 };
 
 // Within a WorkScope (otherwise it has no effect): this thread waits for others and is not at work.
-// When it ends, the thread must not hold a lock that a thread at work needs, since its end may
-// block forever.
+// When the WaitScope ends, the thread must not hold a lock that a thread at work needs, since the
+// end may block forever.
 class WaitScope {
  public:
   WaitScope();

@@ -1,4 +1,4 @@
-// FirstError: of the exceptions of several threads, the one that came first.
+// FirstError: keeps the first of the exceptions that several threads throw.
 #ifndef GPIPE_RUNTIME_FIRST_ERROR_H_
 #define GPIPE_RUNTIME_FIRST_ERROR_H_
 

@@ -61,8 +61,8 @@ class Mailboxes final : public Transport<Payload> {
     if (box.sleeping.load()) wake(box);
   }
 
-  // Waits until the slot is filled and moves its payload into *payload. False: the run was
-  // cancelled.
+  // Waits until the slot is filled and moves its payload into *payload. Returns false if the run
+  // was canceled.
   bool take(int32_t worker, int32_t slot, Payload* payload) {
     Box& box = *boxes_[worker];
     Slot& source = box.slots[slot];

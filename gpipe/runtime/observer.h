@@ -20,15 +20,15 @@ struct Event {
   int32_t worker;
   Time time;
   bool failed = false;  // with kEnd: the action threw
-  // With kEnd of a backward: when it made the graphs of its checkpointed cells again. Equal: it did
-  // not.
+  // With kEnd of a backward: when it recomputed the graphs of its checkpointed cells. Equal times:
+  // it did not.
   Time recompute_begin{};
   Time recompute_end{};
-  // Which run it belongs to: every step of this process has a number of its own, and a later one
-  // has a larger one.
+  // The run that the event belongs to: every step of this process has a number of its own, and a
+  // later step has a larger number.
   int64_t run = 0;
 
-  // "run 7, worker 1: F1.3 ends, failed". Without times, which count from no known moment.
+  // "run 7, worker 1: F1.3 ends, failed". Prints no times, as they count from no known moment.
   friend std::ostream& operator<<(std::ostream& out, const Event& event);
 };
 

@@ -9,8 +9,8 @@
 
 namespace gpipe::internal {
 
-// A mutex whose owner may be gone: it is in the parent of a forked child, or blocked forever by
-// exit(). In these cases it throws instead of waiting.
+// A mutex whose owner may be gone: the owner is in the parent of a forked child, or exit() blocks
+// it forever. In these cases the lock throws instead of waiting.
 //
 // Example:
 //   RunLock lock;

@@ -27,8 +27,8 @@ class Transport {
   virtual void send(const std::vector<Step::Send>& sends, std::vector<Payload>& payloads) = 0;
 
   // Waits until these slots of `worker` are filled and moves their contents into `payloads`, which
-  // has as many entries. False: this run was cancelled. A transport that learns of a failure
-  // elsewhere (e.g. another process ended) throws that failure.
+  // has as many entries. Returns false if this run was canceled. A transport that learns of a
+  // failure elsewhere (e.g. another process ended) throws that failure.
   virtual bool receive(int32_t worker, const std::vector<int32_t>& slots,
                        std::vector<Payload>& payloads) = 0;
 

@@ -41,8 +41,8 @@ class WorkerPool {
   // Throws std::system_error if a thread cannot be started, and the first exception of `init`; no
   // thread is left in either case.
   explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
-  // Ends and joins the threads. It only forgets them in a forked child, where there are none, and
-  // if the process ends in the middle of a run.
+  // Ends and joins the threads. In a forked child, which has none of them, and if the process ends
+  // in the middle of a run, it only forgets them.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
