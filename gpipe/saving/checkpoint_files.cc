@@ -33,7 +33,7 @@ class Fingerprint {
   uint64_t bytes_ = 0;
 };
 
-// Those of "model" or "optimizer" that the progress names, in order.
+// The files of "model" or "optimizer" that the progress names, in order.
 std::vector<std::string> parts_of(const safetensors::File& progress, const std::string& what) {
   std::vector<std::string> names;
   for (const auto& [key, value] : progress.header().metadata) {

@@ -14,11 +14,12 @@
 
 namespace gpipe::internal {
 
-// What a checkpoint consists of: "model", "optimizer", in a file of each process, and "progress".
-// "model.safetensors"; the second of four: "model-00002-of-00004.safetensors".
+// The name of a file of a checkpoint. `what`: "model" or "optimizer", of which each process has a
+// part. "model.safetensors" if there is one part; the second of four parts:
+// "model-00002-of-00004.safetensors".
 std::string part_name(const std::string& what, int64_t part, int64_t parts);
 std::string progress_name();
-// "format" in the metadata of the progress.
+// The value of "format" in the metadata of the progress.
 std::string format_name();
 // Hugging Face's index of the parts of a model, for other readers.
 std::string index_name();
@@ -27,29 +28,30 @@ bool is_checkpoint_file(const std::string& name);
 
 // "1048576 bytes, CRC-32 1c291ca3". Throws std::runtime_error with the path and the reason.
 std::string fingerprint_of_file(const std::string& path);
-// Of what the file of the progress holds: the generator's state, and its metadata but for this.
+// The fingerprint of the contents of the progress file: the generator's state, and the metadata
+// except this fingerprint.
 std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
                                     const at::Tensor& generator);
 
 [[noreturn]] void throw_damaged(const std::string& path, const std::string& reason);
 
-// Throws std::runtime_error if there is none.
+// The metadata under `key`. Throws std::runtime_error if there is none.
 const std::string& metadata_of(const safetensors::File& file, const std::string& key);
 
-// Throws std::runtime_error with the path and the reason if the file is of no checkpoint that this
-// program reads, or is damaged.
+// Throws std::runtime_error with the path and the reason if the file does not belong to a
+// checkpoint that this program reads, or is damaged.
 void check_progress(const safetensors::File& progress);
 
-// Tensors of several files, as if they were in one.
+// The tensors of several files, as if they were in one file.
 class Shards {
  public:
-  // Throws std::runtime_error for a tensor that is there already.
+  // Throws std::runtime_error for a tensor that another file has, too.
   void add(std::unique_ptr<safetensors::File> file);
 
   const std::vector<std::unique_ptr<safetensors::File>>& files() const { return files_; }
   const std::map<std::string, safetensors::Entry>& tensors() const { return tensors_; }
   at::Tensor read(const std::string& name) const { return file_of_.at(name)->read(name); }
-  // For messages: the file, or the first of several.
+  // The path of the first file, for messages.
   const std::string& path() const { return files_.front()->path(); }
 
  private:
@@ -58,7 +60,8 @@ class Shards {
   std::map<std::string, const safetensors::File*> file_of_;
 };
 
-// All of them, open. What is read is of one checkpoint, even if the folder is replaced meanwhile.
+// All files of a checkpoint, open. All that is read belongs to one checkpoint, even if the folder
+// is replaced meanwhile.
 struct CheckpointFiles {
   explicit CheckpointFiles(const std::string& path);
 
@@ -67,8 +70,9 @@ struct CheckpointFiles {
   Shards optimizer;
 };
 
-// Opens a checkpoint, and compares sizes and CRC-32 of the files that are this process's share:
-// all, if `size` is 1. Throws std::runtime_error with the path and the reason.
+// Opens a checkpoint, and compares the sizes and CRC-32 of the files that are the share of process
+// `rank` of `size`: all files if `size` is 1. Throws std::runtime_error with the path and the
+// reason.
 std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_t rank,
                                                  int64_t size);
 

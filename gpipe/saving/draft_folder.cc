@@ -55,8 +55,8 @@ bool exists(const std::string& path) {
   return false;
 }
 
-// Without slashes at the end, links, dots: of what is there, its one true name, for its neighbors
-// are to be those of the folder itself.
+// The path without slashes at the end. If it exists, the path also has no links and no dots,
+// because the draft must be beside the folder itself and not beside a link to it.
 std::string resolved(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (path.empty() || !exists(path)) return path;
@@ -65,11 +65,11 @@ std::string resolved(std::string path) {
   return real.get();
 }
 
-// What a folder lists is on the disk only after that.
+// Brings the folder's list of names to the disk, which syncing its files does not.
 void sync_folder(const std::string& folder) {
   const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) fail(folder);
-  // Some file systems cannot, and say EINVAL.
+  // Some file systems cannot sync folders, and report EINVAL.
   const bool failed = fsync(opened) != 0 && errno != EINVAL;
   const int error = errno;
   close(opened);
@@ -77,8 +77,8 @@ void sync_folder(const std::string& folder) {
   if (failed) fail(folder);
 }
 
-// Opens a folder and locks it. -1 and a reason in errno where that cannot be: EWOULDBLOCK if
-// somebody else has it, ENOENT if it has gone from this place.
+// Opens a folder and locks it. Returns -1, with a reason in errno, if that is not possible:
+// EWOULDBLOCK if another process has the lock, ENOENT if the folder has gone from this place.
 int lock_folder(const std::string& path) {
   const int opened = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (opened < 0) return -1;
@@ -95,11 +95,11 @@ int lock_folder(const std::string& path) {
   return -1;
 }
 
-// Removes a folder and what is in it, all of which is known to be ours, or has been a moment ago:
-// what else is there by now stays. std::filesystem::remove_all crashes in a program that has
-// LibTorch 2.11.
+// Removes the files `names` of a folder and then the folder. The names were listed a moment ago,
+// and all are ours: files that have come since stay. std::filesystem::remove_all would crash in a
+// program that has LibTorch 2.11.
 void remove(const std::string& folder, const std::vector<std::string>& names) {
-  // It may be a read-only one that has been replaced.
+  // The folder may be a read-only one that has been replaced.
   if (chmod(folder.c_str(), 0700) != 0 && errno == ENOENT) return;
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
@@ -108,7 +108,7 @@ void remove(const std::string& folder, const std::vector<std::string>& names) {
   if (rmdir(folder.c_str()) != 0 && errno != ENOENT) fail(folder);
 }
 
-// Owner and rights of what is replaced.
+// Gives a new file or folder the owner and rights of the old one that it replaces.
 void give_access(const std::string& path, const struct stat& old) {
   // The owner first: a change of it takes rights away. Only root may give files away; others may
   // give them to groups of their own. A group that cannot be kept takes its rights with it.
@@ -121,7 +121,7 @@ void give_access(const std::string& path, const struct stat& old) {
   if (chmod(path.c_str(), rights) != 0) errno = 0;
 }
 
-// Whether there is a folder, by its one true name. Throws where no checkpoint can be.
+// Whether there is a folder at `place`, a resolved path. Throws if a checkpoint cannot be there.
 bool has_folder(const std::string& place,
                 const std::function<bool(const std::string& name)>& is_known) {
   TORCH_CHECK_VALUE(!place.empty(), "the path of the folder is empty");
@@ -166,7 +166,7 @@ bool check_place(const std::string& place,
 DraftFolder::DraftFolder(const std::string& place, std::vector<std::string> files,
                          std::function<bool(const std::string& name)> is_old)
     : place_(resolved(place)), files_(std::move(files)), is_old_(std::move(is_old)) {
-  has_old_one();  // throws where none can be
+  has_old_one();  // called for its checks of the place
   remove_left_ones();
   make();
 }
@@ -184,7 +184,7 @@ DraftFolder::~DraftFolder() {
 
 std::string DraftFolder::file(const std::string& name) const { return draft_ + "/" + name; }
 
-// Also "model.safetensors.part1.2", which their writers have had.
+// Whether the name is a known file, or a temporary one of its writer ("model.safetensors.part1.2").
 bool DraftFolder::is_file(const std::string& name) const {
   const auto is_or_becomes = [&](const std::string& file) {
     return name == file || begins_with(name, file + ".part");
@@ -203,8 +203,8 @@ bool DraftFolder::has_old_one() const {
 }
 
 void DraftFolder::make() {
-  // No name comes twice: whoever removes what has had one cannot meet another folder there. Numbers
-  // of processes come twice on several machines.
+  // No name is used twice, so that a process that removes an old draft cannot meet another folder
+  // under its name. Process numbers would repeat on several machines.
   std::random_device random;
   do {
     draft_ = place_ + kDraft + std::to_string(uint64_t{random()} << 32 | random());
@@ -212,7 +212,8 @@ void DraftFolder::make() {
       fail(draft_);
     }
     descriptor_ = lock_folder(draft_);
-    // Again, if somebody has just taken it for one that was left; not where there are no locks.
+    // Repeated if another process has just taken the draft for a left one, but not for want of
+    // locks.
   } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
   struct stat status {};
   if (stat(draft_.c_str(), &status) != 0) fail(draft_);
@@ -262,17 +263,17 @@ void DraftFolder::commit() {
     if (!has_old_one()) {
       if (std::rename(draft_.c_str(), place_.c_str()) == 0) {
         draft_.clear();
-      } else if (errno != ENOTEMPTY && errno != EEXIST) {  // else somebody was faster
+      } else if (errno != ENOTEMPTY && errno != EEXIST) {  // otherwise another writer was faster
         fail(place_);
       }
       continue;
     }
-    // Both change places at once; a rename() would want the old folder to be empty.
+    // The two folders change places at once; a rename() would require the old one to be empty.
     if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) == 0) {
       old = std::exchange(draft_, "");
       continue;
     }
-    if (errno == ENOENT && !exists(place_)) continue;  // somebody has removed it
+    if (errno == ENOENT && !exists(place_)) continue;  // another process has removed the old one
     const bool cannot = errno == EINVAL || errno == ENOSYS;
     fail(place_, cannot ? "; this file system cannot replace a folder at once; give the path of a "
                           "new one"
@@ -280,7 +281,7 @@ void DraftFolder::commit() {
   }
   sync_folder(parent_of(place_));
   if (old.empty()) return;
-  // That it cannot be removed is no failure of the new one.
+  // A failure to remove the old folder is not a failure of the new one.
   try {
     std::vector<std::string> names;
     for (std::string& name : names_in(old)) {

@@ -28,7 +28,7 @@ std::string type_of(const torch::optim::Optimizer& optimizer) {
   return c10::demangle(typeid(optimizer).name());
 }
 
-// What was written to an archive can be read only from its bytes.
+// Returns an archive to read the contents of `archive` from: LibTorch reads only from its bytes.
 InputArchive read_again(OutputArchive& archive, const std::string& what) {
   std::string bytes;
   InputArchive read;
@@ -39,7 +39,7 @@ InputArchive read_again(OutputArchive& archive, const std::string& what) {
     });
     read.load_from(bytes.data(), bytes.size());
   } catch (const c10::Error& error) {
-    // LBFGS' has undefined tensors in its lists.
+    // For example the state of LBFGS, which has undefined tensors in its lists.
     TORCH_CHECK_NOT_IMPLEMENTED(false, "LibTorch cannot serialize ", what, ": ",
                                 error.what_without_backtrace());
   }
@@ -103,7 +103,8 @@ const std::string& name_of(const at::Tensor& parameter, const ParameterNames& na
   return name->second;
 }
 
-// With those that are there several times, which LibTorch's optimizers then step several times.
+// The names of a group's parameters. A parameter that the group has several times is listed as
+// often: LibTorch's optimizers step it several times.
 std::multiset<std::string> names_of(const torch::optim::OptimizerParamGroup& group,
                                     const ParameterNames& names,
                                     const torch::optim::Optimizer& optimizer) {
@@ -136,7 +137,8 @@ json options_of(const torch::optim::OptimizerParamGroup& group,
   return options;
 }
 
-// A number that is not finite is written as an object, and an option that is optional may be null.
+// Whether two options have the same type. A number that is not finite is written as an object, and
+// an optional option may be null.
 bool same_type(const json& a, const json& b) {
   const auto is_double = [](const json& value) {
     return value.is_number_float() || (value.is_object() && value.contains("double"));
@@ -199,7 +201,7 @@ void load_states(torch::optim::Optimizer& optimizer, const ParameterNames& names
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
-    // Its assertions about numbers that are missing, say.
+    // For example the optimizer's assertions about numbers that are missing.
     TORCH_CHECK_VALUE(false, type_of(optimizer),
                       " cannot read the checkpoint's states: ", error.what_without_backtrace());
   }
@@ -214,7 +216,7 @@ std::string kind_of(const std::string& type, at::IntArrayRef shape) {
 }
 
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
-  // Before its first step LibTorch could write it.
+  // Refused here, too, because before its first step LibTorch could write an LBFGS.
   TORCH_CHECK_NOT_IMPLEMENTED(
       dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
       "torch::optim::LBFGS has states that LibTorch cannot write; save the model by torch::save, "
@@ -228,11 +230,11 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
       const std::string& name = name_of(parameter, names, optimizer);
       parameters.push_back(name);
       const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      // A tied parameter may be there twice.
+      // The optimizer may have a tied parameter twice.
       if (state == optimizer.state().end() || record.text["states"].contains(name)) continue;
       OutputArchive states;
       state->second->serialize(states);
-      // Also where it is empty: it is there.
+      // An empty state is recorded, too: the parameter has one.
       json& values = record.text["states"][name] = json::object();
       for (auto& [key, value] : values_of(read_again(states, "the state of '" + name + "'"))) {
         if (value.isTensor()) {
@@ -361,7 +363,8 @@ void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, co
       states.clear();
       bytes = 0;
     }
-    // Also where there are no states at all: the options. Nothing can fail after that.
+    // Called even if no states are left, because it also sets the options. Nothing can fail after
+    // it.
     load_states(optimizer, names, text.at("groups"), states);
   } catch (...) {
     optimizer.state() = std::move(before);

@@ -1,5 +1,5 @@
-// OptimizerRecord: what an optimizer knows, under the names of the model's parameters, as text and
-// tensors.
+// OptimizerRecord: the states and options of an optimizer, as text and tensors, under the names of
+// the model's parameters.
 //
 // LibTorch's own archives name parameters by their addresses and order, so that only the same
 // program, with the same order of parameters, reads them.
@@ -21,10 +21,10 @@
 
 namespace gpipe::internal {
 
-// "0.weight" of each parameter. A parameter that has several names has its first.
+// The name of each parameter, such as "0.weight"; the first one if it has several.
 using ParameterNames = std::unordered_map<const c10::TensorImpl*, std::string>;
 
-// "F32 [5, 4]" of each tensor of a file, by its name.
+// The type and shape of each tensor of a file by its name, such as "F32 [5, 4]".
 using TensorKinds = std::map<std::string, std::string>;
 std::string kind_of(const std::string& type, at::IntArrayRef shape);
 
@@ -37,39 +37,39 @@ struct OptimizerRecord {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  // "0.weight/exp_avg", ...
 };
 
-// Works for each optimizer whose states and options can be serialized. Parameters that have made no
-// step have no state. Takes memory for a copy of the states.
+// The record of any optimizer whose states and options can be serialized. Parameters that have made
+// no step have no state. Takes memory for a copy of the states.
 //
 // Throws c10::ValueError for a parameter that has no name, and c10::NotImplementedError for LBFGS
 // and for states or options that are neither tensors, numbers, texts nor pairs of them.
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
-// How many parameters the groups of a record with this text have.
+// The number of parameters in the groups of a record with this text.
 int64_t parameters_in(const nlohmann::json& text);
 
-// Adds to a record what an optimizer with the same groups has for other parameters. False, and
-// nothing is right, if type, groups or options differ. Throws nlohmann::json::exception for a text
-// that is no record's.
+// Adds to a record what an optimizer with the same groups has for other parameters. Returns false
+// if type, groups or options differ; `text` is then unusable. Throws nlohmann::json::exception for
+// a text that is not a record's.
 bool merge_record(nlohmann::json& text, const nlohmann::json& more);
 
-// Of a record what it has for these parameters.
+// The part of a record that concerns these parameters.
 nlohmann::json part_of_record(nlohmann::json text, const std::unordered_set<std::string>& names);
 
 // Throws c10::ValueError that names the difference unless a record with this text and these tensors
-// is of such an optimizer: the same type, with the same parameters in each group, in any order, and
-// the same options by name and type. Tensors are those that the text lists, none missing and none
-// left over; those of LibTorch's optimizers have the shape of their parameter. Throws
-// nlohmann::json::exception for a text that is no record's.
+// fits the optimizer. It must have the same type, the same parameters in each group, in any order,
+// and the same options by name and type. The tensors must be those that the text lists, none
+// missing and none left over; for LibTorch's optimizers they have the shape of their parameter.
+// Throws nlohmann::json::exception for a text that is not a record's.
 void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames& names,
                   const nlohmann::json& text, const TensorKinds& tensors);
 
-// Gives the optimizer the states and options of a record that check_record() has found good.
-// `read` gives a tensor of the record. States as large as their parameter go to its device. A
+// Gives the optimizer the states and options of a record that check_record() has accepted. `read`
+// returns a tensor of the record. States with the shape of their parameter go to its device. A
 // parameter without state in the record has none afterwards.
 //
-// Throws what `read` throws, and c10::ValueError for numbers that are missing; the optimizer is
-// then as it was. For that its old states are kept until the new ones are there. They are read in
-// parts of about `part_bytes`, for LibTorch's archives hold them twice more.
+// Throws what `read` throws, and c10::ValueError for numbers that are missing. The optimizer is
+// then as it was: its old states are kept until the new ones are there. The new states are read in
+// parts of about `part_bytes`, because LibTorch's archives hold them twice more.
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names,
              const nlohmann::json& text,
              const std::function<at::Tensor(const std::string& name)>& read,

@@ -107,8 +107,8 @@ Progress progress_of(const safetensors::File& file) {
   return found;
 }
 
-// The model's tensors are those of the files, with their shapes and types. Those of layers in other
-// processes are checked, too. `alone`: there are none.
+// Checks that the files have the model's tensors, with their shapes and types, including the
+// tensors of layers in other processes. `alone`: there are no other processes.
 void check_model(const Named& state, const internal::Shards& files, bool alone) {
   std::map<std::string, safetensors::Entry> left = files.tensors();
   for (const auto& [name, tensor] : state) {
@@ -129,7 +129,8 @@ void check_model(const Named& state, const internal::Shards& files, bool alone) 
                     "', which the model does not have");
 }
 
-// Of an expanded buffer, whose elements share memory, the one that they share.
+// Copies `value` into `to`. In an expanded buffer several elements share memory; each is written
+// once.
 void put(at::Tensor to, at::Tensor value) {
   for (int64_t d = 0; d < to.dim(); ++d) {
     if (to.stride(d) != 0 || to.size(d) < 2) continue;
@@ -139,7 +140,7 @@ void put(at::Tensor to, at::Tensor value) {
   to.copy_(value);
 }
 
-// Over several processes each one's optimizer has what is there.
+// Checks that the optimizer has only parameters of this process.
 void check_local(const torch::optim::Optimizer& optimizer, const internal::ParameterNames& names) {
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -151,7 +152,7 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
   }
 }
 
-// What each process's optimizer had, as the record of one.
+// The text of one record that joins the records of all processes' optimizers.
 json text_of(const internal::Shards& files) {
   json text;
   for (const auto& file : files.files()) {
@@ -167,14 +168,14 @@ json text_of(const internal::Shards& files) {
   return text;
 }
 
-// For processes with other current folders.
+// The absolute path, for processes with other current folders.
 std::string absolute(const std::string& path) {
   const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
   if (!real) throw_damaged(path, std::strerror(errno));
   return real.get();
 }
 
-// The system would take what stands before a NUL byte.
+// Refuses a path with a NUL byte: the system would take only the part before it.
 void check_path(const std::string& path) {
   TORCH_CHECK_VALUE(path.find('\0') == std::string::npos,
                     "the path of the checkpoint has a NUL byte behind '", path.c_str(),
@@ -194,7 +195,7 @@ void sync_file(const std::string& path) {
   if (failed) throw_damaged(path, std::strerror(error));
 }
 
-// Which file has which tensor, for other readers of the parts of a model.
+// Writes which file has which tensor, for other readers of the parts of a model.
 void write_index(const internal::DraftFolder& folder, int64_t parts) {
   json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
   int64_t bytes = 0;
@@ -228,12 +229,12 @@ struct Saving {
   const int64_t rank = world.process();
   const int64_t size = world.processes_each();
   const bool writes_model = world.replica() == 0;
-  // Those of the optimizer, too, unless each replica has others.
+  // The parts of the optimizer are, too, unless each replica has other states (`zero`).
   const int64_t states_rank = zero != nullptr ? world.rank() : rank;
   const int64_t states_size = zero != nullptr ? world.size() : size;
   const bool writes_states = zero != nullptr || writes_model;
 
-  // Writing and reading take as long as they take.
+  // Waits without a limit for the values of all processes, as writing and reading may take long.
   std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
     if (processes == nullptr) return {value};
     return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
@@ -311,7 +312,7 @@ struct Saving {
     (void)exchange("the checkpoint is at its place", "");
   }
 
-  // What is in this process; of what is tied, what it owns.
+  // The tensors of the layers of this process; tied ones only if the process owns them.
   Named here(const Named& state) const {
     if (processes == nullptr) return state;
     internal::ParameterNames names = names_of(pipe);
@@ -356,7 +357,7 @@ struct Saving {
       }
       internal::check_record(optimizer, names, text, kinds);
       (void)exchange("the checkpoint is good", "");
-      // Before the model, since it may still find something, and changes nothing then.
+      // The optimizer comes before the model: it may still find an error, and changes nothing then.
       internal::restore(optimizer, names, text,
                         [&](const std::string& name) { return files->optimizer.read(name); });
     } catch (const json::exception& error) {
@@ -369,7 +370,7 @@ struct Saving {
     return found;
   }
 
-  // What is read later is one optimizer.
+  // Checks that the processes' optimizers can be saved as one optimizer.
   void check_groups(json text) const {
     text.erase("states");
     for (json& group : text["groups"]) group.erase("parameters");
@@ -383,7 +384,7 @@ struct Saving {
     }
   }
 
-  // How many parameters the optimizers have that have different ones.
+  // The sum of the numbers of parameters over all optimizers that have different parameters.
   int64_t parameters_of_all() const {
     int64_t own = 0;
     for (const auto& group : optimizer.param_groups()) {
@@ -414,7 +415,7 @@ struct Saving {
 };
 
 void save(const Saving& saving, const Progress& progress, const std::string& path) {
-  // Throws if the replicas have come apart.
+  // Called because it throws if the replicas have come apart.
   if (saving.world.replicas() > 1) (void)saving.pipe->parameter_hash();
   internal::in_call(saving.processes, [&] {
     saving.save(progress, path);

@@ -1,4 +1,5 @@
-// save_checkpoint, load_checkpoint: a training run on the disk, to go on under any balance.
+// save_checkpoint, load_checkpoint: save a training run to the disk, and resume it under any
+// balance.
 #ifndef GPIPE_SAVING_SAVING_H_
 #define GPIPE_SAVING_SAVING_H_
 
@@ -16,13 +17,13 @@ namespace gpipe {
 // How far a run is. A value type.
 struct Progress {
   int64_t step = 0;  // steps of the optimizer
-  int64_t rows = 0;  // rows of the data that were trained on: where to go on
+  int64_t rows = 0;  // rows of the data that were trained on: where to resume
   // The state of LibTorch's generator on the CPU, from which each step takes its seed; [bytes],
-  // uint8. Saved if it is undefined: the state at that moment.
+  // uint8. If it is undefined, the present state is saved.
   at::Tensor generator = {};
-  // What else must be the same where the run goes on, in the program's own words; UTF-8, the same
-  // in all processes. The library only keeps it: read_progress() gives it back before anything is
-  // made or changed.
+  // What else must be the same when the run is resumed, in the program's own words; UTF-8, the same
+  // in all processes. The library only keeps this text: read_progress() returns it before anything
+  // is made or changed.
   std::string settings = {};
 };
 
@@ -33,50 +34,55 @@ struct Progress {
 //                          are JSON in the metadata
 //   progress.safetensors   the generator's state; step, rows, settings, and the sizes and CRC-32 of
 //                          all files in the metadata
-// Over several processes (GPipeOptions::world) all of them call this with the same path on one file
-// system, and each writes its part: model-00001-of-00004.safetensors, the optimizer's likewise, and
-// an index in Hugging Face's form. Each has an optimizer of its local_parameters(), with the same
-// groups and options; or a ZeroOptimizer, whose states are in one file of each process. Of replicas
-// the first writes what all of them have. The generator is that of rank 0.
-// A checkpoint that is there is replaced as a whole: after a crash, or a full disk, the old one is
-// there, and of several writers at the same time one is the last. Its owner and access rights stay.
-// What a crash has left, PATH.draft-NUMBER, the next call removes. Any optimizer whose states are
-// tensors and numbers: all of LibTorch's but LBFGS. Takes memory for a copy of the optimizer's
-// states. Not during a step.
+//
+// Over several processes (GPipeOptions::world), all of them call this with the same path on one
+// file system, and each writes its part: model-00001-of-00004.safetensors, the same for the
+// optimizer, and an index in Hugging Face's form. Each process has an optimizer of its
+// local_parameters(), with the same groups and options, or a ZeroOptimizer, whose states are in one
+// file of each process. The first replica writes what all replicas have. The saved generator is
+// that of rank 0.
+//
+// An old checkpoint is replaced as a whole: after a crash, or if the disk is full, the old one is
+// still there. If several writers write at the same time, the last one's stays. The owner and
+// access rights of the old one stay. The next call removes the draft that a crash has left
+// (PATH.draft-NUMBER).
+//
+// The optimizer may be any whose states are tensors and numbers: all of LibTorch's except LBFGS.
+// Takes memory for a copy of the optimizer's states. Must not be called during a step.
 //
 // Throws c10::ValueError for a path that is empty, a file, a mount point, the current folder or a
 // folder with anything else in it, for an optimizer that has other parameters than the pipeline,
-// for negative numbers, for a state that is none of the generator, and for tensors that safetensors
-// does not have (sparse ones, complex128); c10::NotImplementedError for LBFGS; std::runtime_error
-// with the path and the reason where it cannot be written.
+// for negative numbers, for a `generator` that is not a valid state, and for tensors that
+// safetensors does not have (sparse ones, complex128); c10::NotImplementedError for LBFGS;
+// std::runtime_error with the path and the reason if the checkpoint cannot be written.
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path);
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path);
 
-// Finds before a training what save_checkpoint would find after it: throws what that throws for the
-// path alone, c10::ValueError for one that can hold no checkpoint, std::runtime_error for one in a
-// folder that is not there. Writes nothing, so it does not see what the rights and the room on the
-// disk allow. Each process may call it by itself.
+// Checks the path of a checkpoint before a training, with the errors that save_checkpoint would
+// throw after it: c10::ValueError for a path that cannot hold a checkpoint, std::runtime_error for
+// one in a folder that does not exist. Writes nothing, so it does not see whether the rights and
+// the room on the disk suffice. Each process may call it by itself.
 //
-// Returns whether there is a folder that a checkpoint would replace: an old checkpoint, or one with
-// nothing in it.
+// Returns whether there is a folder that a checkpoint would replace: an old checkpoint, or an empty
+// folder.
 bool check_checkpoint_path(const std::string& path);
 
-// Whether there is a checkpoint to go on from: a folder with anything in it. Whether that is one,
-// and whole, load_checkpoint says. Each process may call it by itself.
+// Whether there is a checkpoint to resume from: a folder with anything in it. load_checkpoint
+// checks whether that is a complete checkpoint. Each process may call it by itself.
 //
 // Example:
 //   if (gpipe::has_checkpoint(path)) progress = gpipe::load_checkpoint(pipe, optimizer, path);
 bool has_checkpoint(const std::string& path);
 
-// Reads such a folder, under whatever balance, placement, devices, number of processes and replicas
-// it was written, with or without ZeroOptimizer, and whatever those of `pipe` are: tensors go to
-// where the parameters are. Over several processes all of them call this, and each reads what it
-// has. It may be replaced meanwhile: all that is read is of one checkpoint. Everything is checked
-// before the first value is changed. LibTorch's generator on the CPU has the saved state
-// afterwards, so the run goes on with the bits that it would have had (docs/guide/16-saving.md says
-// what else must be the same).
+// Reads the folder of a checkpoint. The balance, placement, devices, numbers of processes and
+// replicas, and the use of ZeroOptimizer may differ from those of the run that wrote it: tensors go
+// to where the parameters are. Over several processes all of them call this, and each reads its own
+// part of the model. The folder may be replaced meanwhile: all that is read belongs to one
+// checkpoint. Everything is checked before the first value is changed. LibTorch's generator on the
+// CPU has the saved state afterwards, so the run goes on with the bits that it would have had
+// (docs/guide/16-saving.md says what else must be the same).
 //
 // Throws c10::ValueError for a parameter, buffer, state or option that is missing, left over, or of
 // another shape or type, and for an optimizer of another type or other groups; std::runtime_error
@@ -90,8 +96,9 @@ bool has_checkpoint(const std::string& path);
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
 
-// How far the run of such a folder was, and with which settings (empty if it was saved without).
-// Changes nothing, and looks at none of the large files. Each process may call it by itself.
+// Reads from the folder of a checkpoint how far the run was, and its settings (empty if it was
+// saved without). Changes nothing, and reads none of the large files. Each process may call it by
+// itself.
 //
 // Throws c10::ValueError for an empty path; std::runtime_error with the path and the reason if
 // there is no checkpoint, or its progress is damaged.
