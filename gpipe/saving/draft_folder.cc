@@ -138,7 +138,7 @@ bool has_folder(const std::string& place,
     return false;
   }
   TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place,
-                    "' is there and is no folder; give another path");
+                    "' exists and is not a folder; give another path");
   if (stat(parent_of(place).c_str(), &parent) != 0) fail(parent_of(place));
   TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place,
                     "' is a mount point, which cannot be replaced; give the path of a folder in "

@@ -98,7 +98,7 @@ const std::string& name_of(const at::Tensor& parameter, const ParameterNames& na
   const auto name = names.find(parameter.unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(name != names.end(), type_of(optimizer), " has a parameter of shape ",
                     parameter.sizes(),
-                    " that is none of the model's; make it with the pipeline's "
+                    " that the model does not have; make the optimizer with the pipeline's "
                     "parameters()");
   return name->second;
 }
@@ -327,7 +327,7 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
     }
   }
   TORCH_CHECK_VALUE(left.empty(), "the checkpoint has '", left.begin()->first,
-                    "', which is no state of a parameter");
+                    "', which is not a state of a parameter");
 }
 
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, const json& text,

@@ -267,9 +267,9 @@ TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
   expect([](OptimizerRecord& record) { record.tensors.erase(record.tensors.begin()); },
          "the checkpoint has no 'a/exp_avg'");
   expect([](OptimizerRecord& record) { record.tensors.emplace_back("a/more", at::ones({3})); },
-         "'a/more', which is no state");
+         "'a/more', which is not a state");
   expect([](OptimizerRecord& record) { record.text["states"].erase("b"); },
-         "'b/exp_avg', which is no state");
+         "'b/exp_avg', which is not a state");
   expect(
       [](OptimizerRecord& record) {
         record.text["states"]["c"] = {{"step", 1}};

@@ -254,7 +254,7 @@ struct Saving {
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
     const std::string fault = fault_of(generator);
     TORCH_CHECK_VALUE(fault.empty(),
-                      "progress.generator is no state of LibTorch's generator on the "
+                      "progress.generator is not a valid state of LibTorch's generator on the "
                       "CPU: ",
                       fault);
     const internal::ParameterNames names = names_of(pipe);

@@ -386,7 +386,7 @@ TEST(Checkpoint, HasTheGeneratorThatItIsGiven) {
         [&] {
           save_checkpoint(pipe, optimizer, {1, 6, other}, new_path());
         },
-        ThrowsMessage<c10::ValueError>(HasSubstr("progress.generator is no state")));
+        ThrowsMessage<c10::ValueError>(HasSubstr("progress.generator is not a valid state")));
   }
 }
 
@@ -528,7 +528,7 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {
       [&] {
         save_checkpoint(pipe, strange_optimizer, {5, 30, {}}, path);
       },
-      ThrowsMessage<c10::ValueError>(HasSubstr("none of the model's")));
+      ThrowsMessage<c10::ValueError>(HasSubstr("that the model does not have")));
   EXPECT_THAT(
       [&] {
         save_checkpoint(pipe, optimizer, {-1, 0, {}}, path);
