@@ -39,8 +39,8 @@
 //
 // Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" if values are
 // wanted on another device; "... its data is not allocated yet" if they are accessed directly, also
-// for at::tensor(values) without a device (torch::tensor works, and so does a given device); "...
-// no fake impl or Meta kernel registered" for an operator that has no form on meta, such as item()
+// for at::tensor(values) without a device (torch::tensor works, and so does a given device);
+// "... no fake impl or Meta kernel registered" for an operator without a meta form, such as item()
 // (torch::nn::init::sparse_ calls it).
 #ifndef META_META_SCOPE_H_
 #define META_META_SCOPE_H_

@@ -16,7 +16,7 @@ namespace gpipe::skip {
 
 class CallScope;
 
-// What identifies a skip tensor: its name within a namespace.
+// The identity of a skip tensor: its name within a namespace.
 struct Key {
   Namespace ns;
   std::string name;

@@ -176,7 +176,7 @@ DraftFolder::~DraftFolder() {
     try {
       remove(draft_, names_in(draft_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // It stays, and nobody reads it.
+      // The draft stays, and nobody reads it.
     }
   }
   if (descriptor_ >= 0) close(descriptor_);
@@ -237,7 +237,7 @@ void DraftFolder::remove_left_ones() const {
                                     [this](const std::string& file) { return is_file(file); });
       if (ours) remove(path, names);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // It stays, and nobody reads it.
+      // The draft stays, and nobody reads it.
     }
     close(locked);
   }

@@ -73,7 +73,7 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// What is wrong with a generator's state, or nothing.
+// The fault of a generator's state; empty if the state is valid.
 std::string fault_of(const at::Tensor& state) {
   try {
     at::detail::createCPUGenerator().set_state(state);

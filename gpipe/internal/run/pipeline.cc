@@ -599,7 +599,7 @@ void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);
   }
-  // These were made on the stages' streams and are read on the caller's.
+  // The gradients were made on the stages' streams and are read on the caller's.
   auto use_here = [](const at::Tensor& gradient) {
     if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
   };
