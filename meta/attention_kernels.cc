@@ -5,7 +5,7 @@
 
 #include "meta/kernel.h"
 
-// Attention that is fused: no matrix of weights, but one number per row.
+// Kernels of fused attention, which keeps no matrix of weights, but one number per row.
 
 namespace gpipe::internal {
 namespace {
@@ -16,14 +16,14 @@ int64_t rounded_up(int64_t size, int64_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
-// (batch, heads, rows, dim) that lie as (batch, rows, heads, dim).
+// A tensor of sizes (batch, heads, rows, dim) that lies in memory as (batch, rows, heads, dim).
 at::Tensor rows_before_heads(const at::Tensor& x, int64_t dim) {
   return made_like(x, {x.size(0), x.size(2), x.size(1), dim}).transpose(1, 2);
 }
 at::Tensor rows_before_heads(const at::Tensor& x) { return rows_before_heads(x, x.size(3)); }
 
-// What each thread of the CPU's kernels has for a block of weights while they run; `copies` of the
-// block. LibTorch cuts rows by how many there are.
+// The memory that the CPU's kernels have while they run: for each thread, `copies` of a block of
+// weights. The number of rows decides how LibTorch cuts them into blocks.
 at::Tensor blocks_of_threads(const at::Tensor& query, const at::Tensor& key, int64_t copies,
                              int64_t more_per_row) {
   const int64_t all = query.size(2);
@@ -50,8 +50,8 @@ Tensors flash_for_cpu_backward(const Arguments& in) {
 Tensors flash_on_cuda_backward(const Arguments& in) {
   const at::Tensor query = in.tensor("query"), key = in.tensor("key"), value = in.tensor("value");
   Tensors grads = {same_as(query), same_as(key), same_as(value)};
-  // While it runs: the query's gradient is added up in single precision, and grouped heads have
-  // their gradients one by one.
+  // Tensors of the kernel while it runs: the query's gradient is added up in single precision, and
+  // grouped heads have their gradients one by one.
   const int64_t rows = rounded_up(query.size(2), 128);
   const int64_t dim = rounded_up(query.size(3), query.size(3) <= 128 ? 32 : 64);
   const at::Tensor sums = made_like(query, {query.size(0), rows, query.size(1), dim}, at::kFloat);
@@ -83,7 +83,7 @@ Tensors efficient_backward(const Arguments& in) {
     sizes.back() = rounded_up(sizes.back(), 16);
     grads[3] = made_like(bias, sizes).narrow(-1, 0, bias.size(-1));
   }
-  // While it runs, as above.
+  // Tensors of the kernel while it runs, as above.
   const at::Tensor products =
       made_like(query, {query.size(0), query.size(1), query.size(2)}, at::kFloat);
   at::Tensor sums;

@@ -9,7 +9,7 @@
 namespace gpipe::internal {
 namespace {
 
-// As cuDNN and oneDNN choose it: either of the two makes it so.
+// The format of the output, as cuDNN and oneDNN choose it: channels last if either tensor has that.
 c10::MemoryFormat format_of(const at::Tensor& input, const at::Tensor& weight) {
   const auto last =
       input.dim() == 5 ? c10::MemoryFormat::ChannelsLast3d : c10::MemoryFormat::ChannelsLast;

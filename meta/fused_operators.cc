@@ -60,7 +60,7 @@ struct Attention {
 
 bool has_unit_stride(const at::Tensor& x) { return x.stride(-1) == 1; }
 
-// What CUDA's kernels both need of dense tensors.
+// Whether the inputs fulfill what both of CUDA's fused kernels require of dense tensors.
 bool may_be_fused_on_cuda(const Attention& a) {
   return a.all(
              [](const at::Tensor& x) { return x.dim() == 4 && x.size(0) > 0 && x.size(2) > 0; }) &&
@@ -69,7 +69,7 @@ bool may_be_fused_on_cuda(const Attention& a) {
          a.all([&](const at::Tensor& x) { return x.scalar_type() == a.query.scalar_type(); });
 }
 
-// As LibTorch chooses on GPUs from the A100 on, in its default order.
+// The backend that LibTorch chooses on GPUs from the A100 on, in its default order.
 SDPBackend choice_on_cuda(const Attention& a) {
   const at::Context& context = at::globalContext();
   if (!may_be_fused_on_cuda(a)) return SDPBackend::math;
@@ -85,7 +85,7 @@ SDPBackend choice_on_cuda(const Attention& a) {
       (!a.is_causal || a.query.size(2) == a.key.size(2))) {
     return SDPBackend::flash_attention;
   }
-  // Loads of 16 bytes.
+  // The kernel loads 16 bytes at a time.
   const int64_t alignment = is_half ? 8 : 4;
   if (context.userEnabledMemEfficientSDP() && (is_half || type == at::kFloat) && same_heads &&
       dim % alignment == 0 && a.value.size(-1) % alignment == 0 && a.all(has_unit_stride)) {
@@ -94,7 +94,7 @@ SDPBackend choice_on_cuda(const Attention& a) {
   return SDPBackend::math;
 }
 
-// As numbers to add, and not as booleans.
+// The mask as numbers to add, also if it was given as booleans.
 OptionalTensor additive(const OptionalTensor& mask, c10::ScalarType type) {
   if (!mask || !mask->defined() || mask->scalar_type() != at::kBool) return mask;
   return at::zeros_like(*mask, mask->options().dtype(type));
@@ -115,7 +115,7 @@ at::Tensor flash_on_cuda(const Attention& a) {
 at::Tensor efficient_on_cuda(const Attention& a) {
   OptionalTensor mask = additive(a.mask, a.query.scalar_type());
   if (mask && mask->defined()) {
-    // Rows begin at a multiple of eight elements.
+    // The kernel needs rows that begin at a multiple of eight elements.
     const int64_t columns = mask->size(-1), missing = (8 - columns % 8) % 8;
     if (missing > 0) mask = at::constant_pad_nd(*mask, {0, missing}).narrow(-1, 0, columns);
     mask = mask->expand({a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
@@ -124,7 +124,7 @@ at::Tensor efficient_on_cuda(const Attention& a) {
       a.query, a.key, a.value, mask, a.wants_grad(), a.dropout, a.is_causal, a.scale));
 }
 
-// What a fused kernel of the target gives. Undefined: attention is made of products there.
+// The output of the target's fused kernel. Undefined: the target computes attention by products.
 at::Tensor fused_attention(const Attention& a) {
   if (meta_target() == c10::kCUDA) {
     switch (choice_on_cuda(a)) {
@@ -174,16 +174,16 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
     if (output.defined()) output = output.squeeze(0);
   }
   if (output.defined()) return output;
-  // Made of products. It also refuses what is no attention.
+  // Attention by products. This call also refuses arguments that are not valid.
   return at::native::scaled_dot_product_attention(query, key, value, mask, dropout, is_causal,
                                                   scale, enable_gqa);
 }
 
-// oneDNN's, layer by layer and direction by direction, as in LibTorch's mkldnn_rnn().
+// The LSTM of oneDNN, layer by layer and direction by direction, as in LibTorch's mkldnn_rnn().
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_of_onednn(
     const at::Tensor& input, at::TensorList hx, at::TensorList parameters, bool has_biases,
     int64_t layers, double dropout, bool train, bool bidirectional, bool batch_first) {
-  constexpr int64_t kLstm = 2;  // of cuDNN's modes, which LibTorch passes on
+  constexpr int64_t kLstm = 2;  // one of cuDNN's modes, which LibTorch passes on
   const int64_t directions = bidirectional ? 2 : 1;
   const int64_t per_layer = has_biases ? 4 : 2;
   const int64_t hidden = hx[0].size(2);
@@ -238,8 +238,8 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
 }  // namespace
 
 void install_fused_operators() {
-  // With autograd and without: where a backend has a kernel of its own, LibTorch no longer takes
-  // the operators that it is made of for autograd.
+  // Both with autograd and without: if a backend has a kernel of its own, LibTorch no longer
+  // composes the operator of others for autograd.
   //
   // Never unregistered: threads may outlive static destruction.
   static auto* const libraries = new std::vector<std::unique_ptr<torch::Library>>;

@@ -1,11 +1,11 @@
-// fused_operators: operators that LibTorch makes of others, and fuses on some devices, go on meta
-// the way that they go on the target (meta_target.h).
+// fused_operators: operators that LibTorch composes of others, and fuses on some devices. On meta
+// they run in the way in which they run on the target (meta_target.h).
 #ifndef META_FUSED_OPERATORS_H_
 #define META_FUSED_OPERATORS_H_
 
 namespace gpipe::internal {
 
-// Registers them for meta tensors. Call it once.
+// Registers these operators for meta tensors. Call it once.
 void install_fused_operators();
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-// Which kernels attention, LSTM and dropout take on meta: those of the device that it stands for.
+// On meta, attention, LSTM and dropout use the kernels of the device that meta stands for.
 
 #include <ATen/Context.h>
 #include <ATen/ops/dropout.h>
@@ -58,7 +58,7 @@ std::string node_of(const Setting& setting) {
     EXPECT_EQ(leaf.grad().sizes(), leaf.sizes());
     EXPECT_EQ(leaf.grad().scalar_type(), leaf.scalar_type());
   }
-  // Behind what cuts off a padding.
+  // The node of attention is behind the one that cuts off a padding.
   const auto& node = y.grad_fn();
   const std::string name = node->name();
   return name == "SliceBackward0" ? node->next_edge(0).function->name() : name;
@@ -100,7 +100,7 @@ TEST_F(FusedOperators, AttentionOnCuda) {
     EXPECT_EQ(node_of(masked), kEfficient) << type;
   }
   EXPECT_EQ(node_of(with([](Setting& s) { s.query = s.key = {2, 8, 32, 320}; })), kEfficient);
-  // Neither.
+  // These settings allow neither kernel.
   for (Setting setting : {with([](Setting& s) { s.type = at::kDouble; }), with([](Setting& s) {
                             s.type = at::kFloat;
                             s.query = s.key = {2, 8, 128, 30};

@@ -28,23 +28,23 @@ namespace gpipe::internal {
 // Throws c10::Error where the schema has no argument of that name.
 class Arguments {
  public:
-  // Both must outlive this.
+  // Both arguments must outlive this object.
   Arguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> values)
       : schema_(schema), values_(values) {}
 
   const c10::IValue& operator[](const char* name) const;
 
-  // Undefined if it was not given.
+  // Undefined if the argument was not given.
   at::Tensor tensor(const char* name) const;
   int64_t integer(const char* name) const { return (*this)[name].toInt(); }
   bool flag(const char* name) const { return (*this)[name].toBool(); }
-  // Empty if it was not given.
+  // Empty if the argument was not given.
   std::vector<int64_t> integers(const char* name) const;
-  // One for each of `count` dimensions: a single one holds for all of them, and `otherwise` stands
-  // for none at all.
+  // One number for each of `count` dimensions: a single number holds for all of them, and
+  // `otherwise` stands in if there is none.
   std::vector<int64_t> integers(const char* name, int64_t count,
                                 const std::vector<int64_t>& otherwise = {}) const;
-  // Of `output_mask`.
+  // The entry of the argument `output_mask` for this output.
   bool wants(int64_t output) const { return (*this)["output_mask"].toBoolList().get(output); }
 
  private:
@@ -53,14 +53,14 @@ class Arguments {
 };
 
 struct MetaKernel {
-  // As in native_functions.yaml, e.g. "where.self".
+  // The operator's name as in native_functions.yaml, e.g. "where.self".
   const char* name;
-  // Returns what the schema says, in its order; an undefined tensor for a gradient that nobody
-  // wants.
+  // Returns the results of the schema, in its order; an undefined tensor for a gradient that is not
+  // wanted.
   std::function<std::vector<at::Tensor>(const Arguments&)> run;
 };
 
-// By theme; each in the .cc file of its name.
+// The kernels by theme; each function is in the .cc file of its name.
 std::vector<MetaKernel> attention_kernels();
 std::vector<MetaKernel> convolution_kernels();
 std::vector<MetaKernel> index_kernels();
@@ -73,14 +73,15 @@ std::vector<MetaKernel> random_kernels();
 std::vector<MetaKernel> recurrent_kernels();
 std::vector<MetaKernel> reduction_kernels();
 
-// Of _scaled_dot_product_flash_attention, which gives numbers, too.
+// The results of _scaled_dot_product_flash_attention. It is not a MetaKernel, because some of its
+// results are numbers.
 using FlashAttention = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 FlashAttention flash_attention_on_cuda(const at::Tensor& query, const at::Tensor& key,
                                        const at::Tensor& value, double dropout, bool is_causal,
                                        bool return_debug_mask, std::optional<double> scale);
 
-// A tensor of these sizes, otherwise like `x`: contiguous unless told.
+// A tensor of these sizes, otherwise like `x`; contiguous by default.
 at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes,
                      c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes, c10::ScalarType type);
@@ -89,19 +90,21 @@ at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes, c10::ScalarType
 at::Tensor same_as(const at::Tensor& x);
 at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format);
 
-// What an operator gives that works element by element: inputs are broadcast, strides follow them.
-// Without `type` it is the inputs' common type. `out`, if defined, is resized to it and returned.
+// The result of an operator that works element by element: inputs are broadcast, and strides follow
+// them. Without `type`, the result has the inputs' common type. `out`, if defined, is resized and
+// returned.
 at::Tensor element_wise(const std::vector<at::Tensor>& inputs,
                         std::optional<c10::ScalarType> type = std::nullopt,
                         const at::Tensor& out = {});
 
-// Kernels that give one tensor, of the sizes and type of the argument of this name: with its
-// strides, if it has no gaps; in the memory format that it suggests; contiguous.
+// Kernels that return one tensor, with the sizes and type of the argument of this name. like()
+// keeps the argument's strides, if it has no gaps; in_format_of() takes the memory format that it
+// suggests; contiguous_like() is contiguous.
 MetaKernel like(const char* name, const char* argument);
 MetaKernel in_format_of(const char* name, const char* argument);
 MetaKernel contiguous_like(const char* name, const char* argument);
-// A kernel that gives element_wise of the arguments of these names, in the argument `out` if that
-// is named.
+// A kernel that returns element_wise() of the arguments of these names. `out`, if given, names the
+// argument that gets the result.
 MetaKernel broadcast(const char* name, std::vector<const char*> arguments,
                      const char* out = nullptr);
 

@@ -1,5 +1,5 @@
-// What a model keeps on meta has the bytes that it has on the CPU: outputs, what autograd saved,
-// gradients.
+// The tensors that a model keeps on meta have as many bytes as on the CPU: outputs, tensors saved
+// by autograd, gradients.
 
 #include <ATen/Functions.h>
 #include <c10/core/Allocator.h>
@@ -44,7 +44,7 @@ class Counter : public c10::Allocator {
   std::atomic<int64_t> bytes_ = 0;
 };
 
-// Of tensors without memory.
+// Counts the bytes of tensors without memory.
 class MetaCounter final : public Counter {
  public:
   MetaCounter() : Counter(c10::kMeta) {}
@@ -68,8 +68,8 @@ class MetaCounter final : public Counter {
   }
 };
 
-// Of the CPU's. Some of LibTorch wants the memory itself as its context, so the size is kept in
-// front of it.
+// Counts the bytes of CPU tensors. Some of LibTorch expects the memory itself as its context, so
+// the size is kept in front of the memory.
 class CPUCounter final : public Counter {
  public:
   CPUCounter() : Counter(c10::kCPU) {}

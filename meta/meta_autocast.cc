@@ -23,8 +23,9 @@ using internal::kMetaAutocastKey;
 
 std::atomic<c10::DeviceType> type_of_scope{c10::kCPU};
 
-// Takes a meta tensor's place in front of LibTorch's autocast: it says that it is on a device of
-// the type whose autocast it is. Every operator on it comes back here, and runs on the meta tensor.
+// A tensor that takes a meta tensor's place in front of LibTorch's autocast: it claims to be on a
+// device of the type that this autocast is for. Every operator on it comes back here, and runs on
+// the meta tensor.
 class StandIn final : public c10::TensorImpl {
  public:
   StandIn(at::Tensor tensor, c10::Device device)
@@ -43,7 +44,7 @@ bool is_stand_in(const at::Tensor& tensor) {
   return tensor.defined() && tensor.key_set().has(kMetaAutocastKey);
 }
 
-// Whether a tensor of `value` is one of those that `holds` holds for.
+// Whether `holds` is true for any tensor in `value`.
 template <typename Holds>
 bool any_tensor(const c10::IValue& value, const Holds& holds) {
   if (value.isTensor()) return holds(value.toTensor());
@@ -54,7 +55,8 @@ bool any_tensor(const c10::IValue& value, const Holds& holds) {
   return false;
 }
 
-// `value` with change(tensor) in place of each tensor. A list is copied, as its owner has it, too.
+// Replaces each tensor in `value` by change(tensor). A list is copied, because its owner has it,
+// too.
 template <typename Change>
 void change_tensors(c10::IValue& value, const Change& change) {
   if (value.isTensor()) {
@@ -120,8 +122,8 @@ bool any_of_last(const Stack* stack, size_t count, const Holds& holds) {
   return false;
 }
 
-// An operator that LibTorch's autocast calls: runs on the tensors behind the stand-ins, in the
-// state of the thread from before the call, but without autocast.
+// Runs an operator that LibTorch's autocast calls on the tensors behind the stand-ins, in the state
+// of the thread from before the call, but without autocast.
 void run_behind(const c10::OperatorHandle& op, Stack* stack) {
   TORCH_INTERNAL_ASSERT(current_call != nullptr, "a meta tensor's stand-in has left autocast");
   const Call& call = *current_call;
@@ -143,7 +145,7 @@ void autocast(const c10::OperatorHandle& op, c10::DeviceType type, Stack* stack)
   change_last(stack, op.schema().arguments().size(),
               [&](const at::Tensor& tensor) { return stand_in_of(tensor, call.device); });
   {
-    // Whoever watches operators sees those behind.
+    // Code that watches operators sees only those that run on the tensors behind the stand-ins.
     const c10::impl::ExcludeDispatchKeyGuard pause(kInterceptionKey);
     const at::RecordFunctionGuard recorded(false);
     const CurrentCall current(&call);
@@ -152,7 +154,7 @@ void autocast(const c10::OperatorHandle& op, c10::DeviceType type, Stack* stack)
   change_last(stack, op.schema().returns().size(), behind);
 }
 
-// In place of every operator.
+// Runs in place of every operator.
 void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t arguments = op.schema().arguments().size();
   if (any_of_last(stack, arguments, is_stand_in)) return run_behind(op, stack);

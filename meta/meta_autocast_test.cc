@@ -175,7 +175,7 @@ std::vector<std::string>& names() {
   return *seen;
 }
 
-// What counts operators (balance/costs/flops.cc) must see each as often as on the CPU.
+// Code that counts operators (balance/costs/flops.cc) must see each as often as on the CPU.
 TEST(MetaAutocast, WatchersSeeTheOperatorsThatTheySeeOnTheCpu) {
   const auto seen = [](c10::Device device) {
     const at::Tensor x = at::ones({4, 4}, at::TensorOptions().device(device));

@@ -15,7 +15,7 @@ namespace {
 
 thread_local c10::DeviceIndex index_of_this_thread = -1;
 
-// Nothing runs on a meta device, so everything that was asked of it is done.
+// The guard of meta devices. Nothing runs on them, so all work that was put there counts as done.
 struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
   c10::Device getDevice() const override { return {c10::kMeta, index_of_this_thread}; }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
@@ -59,7 +59,7 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
 };
 
 // LibTorch makes a range by a kernel that leaves `meta` alone, but takes `meta:1` for a device with
-// values. So what it would make is made on `meta`, for its shape.
+// values. So the range is made on `meta`, and only its shape is used.
 template <typename Make>
 at::Tensor& shape_only(at::Tensor& out, const Make& make) {
   at::Tensor elsewhere;

@@ -13,16 +13,16 @@
 
 namespace gpipe {
 
-// The most there are: as many as c10::DeviceIndex can name.
+// The number of meta devices: as many as c10::DeviceIndex can name.
 inline constexpr int64_t kMostMetaDevices = 127;
 
 // From now on `c10::Device(c10::kMeta, k)` with k of 0 .. 126 is a device of its own, in the whole
 // process. A tensor that is made on meta is put on the thread's current meta device (set by
-// c10::DeviceGuard), whatever index it is asked for: LibTorch does not look at it. Without a guard
-// all is as before: the device is `meta`, without an index. Streams and events exist and do
-// nothing. Idempotent, thread-safe.
+// c10::DeviceGuard), whatever index is asked for: LibTorch ignores the index. Without a guard all
+// is as before: the device is `meta`, without an index. Streams and events exist and do nothing.
+// Idempotent, thread-safe.
 //
-// Ranges (arange, linspace) work on them in a pipeline's cells only.
+// Ranges (arange, linspace) work on these devices in a pipeline's cells only.
 //
 // A pipeline that computes on them gives NaN as its loss; see also install_meta_kernels().
 //
@@ -32,8 +32,8 @@ inline constexpr int64_t kMostMetaDevices = 127;
 //   at::empty({8}, at::kMeta).device();  // meta:3
 void install_meta_devices();
 
-// While it lives, this thread's current meta device is `meta`, without an index, which a
-// c10::DeviceGuard leaves as it is.
+// While the scope lives, this thread's current meta device is `meta`, without an index. A
+// c10::DeviceGuard leaves that as it is.
 class PlainMetaScope {
  public:
   PlainMetaScope();

@@ -45,7 +45,7 @@ TEST(MetaDevices, StreamsAndEventsExist) {
   EXPECT_TRUE(event.query());
 }
 
-// Positions are made so, and a mask or a one_hot makes them.
+// Models make their positions by ranges, and a mask or a one_hot makes ranges, too.
 struct RangesImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const at::TensorOptions options = x.options().requires_grad(false);

@@ -19,7 +19,8 @@ namespace {
 using internal::Arguments;
 using internal::MetaKernel;
 
-// What the dispatcher calls: takes the arguments from its stack and leaves the results there.
+// The kernel that the dispatcher calls: takes the arguments from the stack and leaves the results
+// there.
 class Boxed final : public c10::OperatorKernel {
  public:
   explicit Boxed(MetaKernel kernel) : kernel_(std::move(kernel)) {}
@@ -39,8 +40,8 @@ class Boxed final : public c10::OperatorKernel {
   MetaKernel kernel_;
 };
 
-// Nobody knows. But attention asks it to find out whether it is given one tensor thrice, and that
-// is known.
+// Whether two meta tensors are equal. That is known only if they are the same memory, which is what
+// attention asks: it finds out so whether it was given one tensor three times.
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();

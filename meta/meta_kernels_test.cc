@@ -23,7 +23,7 @@ at::Tensor on_meta(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
   return at::empty(sizes, at::TensorOptions(type).device(at::kMeta));
 }
 
-// This process' own operator: somebody was faster. Other than LibTorch's its result is a vector.
+// An operator that this process has registered first. Unlike LibTorch's, its result is a vector.
 at::Tensor other_relu(const at::Tensor& self) { return at::empty({self.numel()}, self.options()); }
 
 // The kernels are installed once in a process, so all that is about installing is in one test.
@@ -63,7 +63,7 @@ TEST(InstallMetaKernels, OneTensorEqualsItselfAndNoOther) {
   EXPECT_FALSE(at::equal(x.select(0, 0), x.select(0, 1)));
 }
 
-// These cannot be on meta: what they give, or how much of it, depends on values.
+// These operators cannot run on meta: their results, or the sizes of them, depend on values.
 TEST(InstallMetaKernels, WhatDependsOnValuesIsAnErrorThatNamesTheOperator) {
   install_meta_kernels();
   const std::vector<std::pair<const char*, std::function<void(const at::Tensor&)>>> cases = {

@@ -18,7 +18,7 @@ using internal::after_interception;
 using internal::FallbackInterceptor;
 using internal::kFactoryKey;
 
-// Where `values` leaves the device open although nothing else tells it: the place of the device.
+// The position of the argument `device`, if it is left open and no other argument determines it.
 std::optional<size_t> open_device(const std::vector<c10::Argument>& schema,
                                   c10::ArrayRef<c10::IValue> values) {
   std::optional<size_t> found;
@@ -30,8 +30,8 @@ std::optional<size_t> open_device(const std::vector<c10::Argument>& schema,
   return found;
 }
 
-// Whether it can be made on meta. An operator without any of these has LibTorch's fallback for meta
-// tensors, which throws.
+// Whether the operator can make its result on meta. One without any of these kernels has LibTorch's
+// fallback for meta tensors, which throws.
 bool has_meta_form(const c10::OperatorHandle& op) {
   for (const c10::DispatchKey key :
        {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
@@ -42,7 +42,7 @@ bool has_meta_form(const c10::OperatorHandle& op) {
   return false;
 }
 
-// What LibTorch has on meta in Python only.
+// The operator randperm, which LibTorch has on meta in Python only.
 at::Tensor meta_randperm(const std::vector<c10::Argument>& schema,
                          c10::ArrayRef<c10::IValue> values) {
   at::ScalarType dtype = at::kLong;
@@ -52,8 +52,8 @@ at::Tensor meta_randperm(const std::vector<c10::Argument>& schema,
   return at::empty({values[0].toInt()}, at::TensorOptions(dtype).device(at::kMeta));
 }
 
-// In place of every operator. What it calls itself goes its usual way, as if there were no scope: a
-// kernel may need memory of its own.
+// Runs in place of every operator. Operators that it calls in turn go their usual way, as if there
+// were no scope: a kernel may need memory of its own.
 void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard once(kFactoryKey);
   const std::vector<c10::Argument>& schema = op.schema().arguments();

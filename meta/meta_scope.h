@@ -14,18 +14,20 @@
 //   they are and cost no time that grows with the model.
 // - No random number is drawn for what is made on meta: the generators stay as they were, and a
 //   model built afterwards has the values that it would have had.
-// - A device that is given is taken, as are those of `x.new_zeros`, `zeros_like(x)` and
-//   `x.options()`; tensors that exist already, and what operators on them make, are what they would
-//   be outside. So is data: torch::tensor({1.0, 2.0}) fills its values in on the CPU,
-//   torch::from_blob and from_file read memory, tril_indices and triu_indices have no meta form.
+// - A device that is given is used, and so are the devices of `x.new_zeros`, `zeros_like(x)` and
+//   `x.options()`. Tensors that exist already, and the results of operators on them, are as they
+//   would be outside. So are tensors made from data: torch::tensor({1.0, 2.0}) fills its values in
+//   on the CPU, torch::from_blob and from_file read memory, tril_indices and triu_indices have no
+//   meta form.
 //   (LibTorch moves no module to meta that has values: `module->to(at::kMeta)` throws then.)
-// - Scopes nest. When one is left everything is as before it.
+// - Scopes nest. After the end of a scope everything is as before it.
 //
-// It is for building. LibTorch's C++ has few of the operators that models run on meta;
-// install_meta_kernels (meta/meta_kernels.h) adds others, and then models run and train there.
+// The scope is for building models. LibTorch's C++ has few of the operators that models run on
+// meta; install_meta_kernels (meta/meta_kernels.h) adds others, and then models run and train
+// there.
 //
 // Thread-safety: it holds for its own thread and for those on which LibTorch goes on with that
-// thread's work (autograd's engine, c10::ThreadLocalState); others are unaffected. May be active
+// thread's work (autograd's engine, c10::ThreadLocalState); others are unaffected. It may be active
 // beside a pipeline's cells, also inside of one. A pipeline itself is called outside of it.
 //
 // Example:
@@ -35,10 +37,10 @@
 //   }();
 //   model->parameters()[0].numel();  // 2^40, in no memory
 //
-// Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" where values are
-// wanted elsewhere; "... its data is not allocated yet" where they are accessed directly, also for
-// at::tensor(values) without a device (torch::tensor, or a device, does it); "... no fake impl or
-// Meta kernel registered" for an operator on meta tensors that is not there, such as item()
+// Errors are LibTorch's (c10::Error): "Cannot copy out of meta tensor; no data!" if values are
+// wanted on another device; "... its data is not allocated yet" if they are accessed directly, also
+// for at::tensor(values) without a device (torch::tensor works, and so does a given device);
+// "... no fake impl or Meta kernel registered" for an operator without a meta form, such as item()
 // (torch::nn::init::sparse_ calls it).
 #ifndef META_META_SCOPE_H_
 #define META_META_SCOPE_H_

@@ -43,7 +43,7 @@ using ::testing::ThrowsMessage;
 
 at::Tensor random_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
-// What a module's tensors are, but for their values.
+// Descriptions of a module's tensors, without their values.
 std::vector<std::string> descriptions(const nn::Module& module) {
   std::vector<std::string> all;
   const auto add = [&all](const char* kind, const auto& item) {

@@ -1,7 +1,7 @@
-// MetaTarget: for which kind of device meta tensors stand.
+// MetaTarget: the type of device that meta tensors stand for.
 //
-// Most operators keep the same on every device. Attention, LSTM and dropout do not: LibTorch fuses
-// them on one device and not on the other (docs/design/meta.md).
+// Most operators keep the same tensors on every device. Attention, LSTM and dropout do not:
+// LibTorch fuses them on one device and not on the other (docs/design/meta.md).
 #ifndef META_META_TARGET_H_
 #define META_META_TARGET_H_
 
@@ -9,13 +9,13 @@
 
 namespace gpipe {
 
-// Of the whole process: c10::kCPU unless a scope below says otherwise.
+// The target of the whole process: c10::kCPU unless a MetaTargetScope sets another one.
 c10::DeviceType meta_target();
 
-// While it lives, meta tensors stand for tensors of this type of device, on all threads. Restores
-// the previous one on exit.
+// While the scope lives, meta tensors stand for tensors on this type of device, on all threads. It
+// restores the previous target on exit.
 //
-// Throws c10::ValueError for others than c10::kCPU and c10::kCUDA.
+// Throws c10::ValueError for types other than c10::kCPU and c10::kCUDA.
 //
 // Thread-safety: make one at a time, and run no operator on meta tensors of another target
 // meanwhile.

@@ -64,7 +64,7 @@ TEST(ModelsOnMeta, UNetTrains) {
     return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(4));
   };
   EXPECT_TRUE(same_on_meta(training(make, {2, 3, 32, 32}, false)));
-  // An odd size, so that what is popped is larger.
+  // An odd size, so that the popped tensor is larger.
   EXPECT_TRUE(same_on_meta(training(make, {2, 3, 33, 35}, false)));
 }
 

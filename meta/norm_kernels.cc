@@ -9,7 +9,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Statistics are kept in the type that is computed in.
+// A tensor of statistics. They are kept in the type in which the kernel computes.
 at::Tensor statistics(const at::Tensor& x, at::IntArrayRef sizes) {
   return made_like(x, sizes, at::toOpMathType(x.scalar_type()));
 }
@@ -21,7 +21,7 @@ Tensors batch_norm(const at::Tensor& input, bool training) {
           statistics(input, {kept})};
 }
 
-// Of a gradient's type are its tensor's and, where there is none, the input's.
+// A gradient of these sizes, with the type of `parameter`, or of `input` if that is undefined.
 at::Tensor parameter_grad(const at::Tensor& parameter, const at::Tensor& input,
                           at::IntArrayRef sizes) {
   return made_like(parameter.defined() ? parameter : input, sizes);
@@ -85,7 +85,7 @@ std::vector<MetaKernel> norm_kernels() {
       {"_native_batch_norm_legit", batch_norm_of_arguments},
       {"_native_batch_norm_legit.no_stats", batch_norm_of_arguments},
       {"native_batch_norm_backward", batch_norm_backward},
-      // LibTorch makes these two of batch norms otherwise, with temporary tensors.
+      // Without kernels, LibTorch makes these two of batch norms, with temporary tensors.
       {"native_layer_norm", layer_norm},
       {"native_group_norm", group_norm},
       {"native_layer_norm_backward", layer_norm_backward},

@@ -4,7 +4,7 @@
 
 #include "meta/kernel.h"
 
-// What moves pixels: padding, patches, sampling, shuffling.
+// Operators that move pixels: padding, patches, sampling, shuffling.
 
 namespace gpipe::internal {
 namespace {
@@ -74,7 +74,7 @@ Tensors grid_sampler(const Arguments& in) {
 Tensors grid_sampler_backward(const Arguments& in) {
   Tensors grads(2);
   if (in.wants(0)) grads[0] = same_as(in.tensor("input"), c10::MemoryFormat::Contiguous);
-  // Every kernel has it at hand, wanted or not.
+  // Every kernel makes this gradient, wanted or not.
   grads[1] = same_as(in.tensor("grid"), c10::MemoryFormat::Contiguous);
   return grads;
 }

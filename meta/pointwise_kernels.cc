@@ -61,7 +61,7 @@ std::vector<MetaKernel> pointwise_kernels() {
       broadcast("__lshift__.Scalar", {"self"}),
       broadcast("__rshift__.Scalar", {"self"}),
       contiguous_like("_logcumsumexp", "self"),
-      // Of these LibTorch's other forms call the one with `out`.
+      // LibTorch's other forms of these operators call the one with `out`.
       {"where.self_out",
        [](const Arguments& in) -> Tensors { return {where(in, in.tensor("out"))}; }},
       broadcast("abs.out", {"self"}, "out"),

@@ -37,7 +37,7 @@ Tensors max_pool3d(const Arguments& in) {
   return {output, indices};
 }
 
-// Of the last `count` dimensions.
+// Adaptive pooling over the last `count` dimensions.
 template <int64_t count>
 Tensors adaptive_pool(const Arguments& in) {
   const at::Tensor input = in.tensor("self");

@@ -22,7 +22,7 @@ struct Input {
 
   at::Tensor leaf(Trial& trial) const { return trial.leaf(sizes, format); }
   std::string text() const { return c10::str(" of ", c10::IntArrayRef(sizes), format); }
-  // One for each dimension of space.
+  // The same value for each dimension of space.
   std::vector<int64_t> all(int64_t value) const { return std::vector<int64_t>(rank, value); }
 };
 

@@ -22,21 +22,21 @@ int64_t row(int64_t size, int64_t step = 16) {
   return length % 256 == 0 ? length + 16 : length;
 }
 
-// A layer of an LSTM in one direction. How much oneDNN keeps and takes was found by asking it for
-// many sizes; the parts are its own (docs/design/meta.md).
+// A layer of an LSTM in one direction. How much memory oneDNN keeps and takes was found by asking
+// it for many sizes; the parts are its own (docs/design/meta.md).
 struct Lstm {
   int64_t steps, batch, inputs, hidden;
 
   explicit Lstm(const at::Tensor& input, int64_t hidden)
       : steps(input.size(0)), batch(input.size(1)), inputs(input.size(2)), hidden(hidden) {}
 
-  // For the backward: gates, outputs and states of all steps, in bytes.
+  // The memory kept for the backward, in bytes: gates, outputs and states of all steps.
   int64_t workspace() const {
     const int64_t states = 2 * (steps + 1) * batch;
     return pages(steps * batch * row(4 * hidden)) + pages(steps * batch * row(hidden)) +
            3 * pages(states * row(std::max(inputs, hidden))) + 2 * pages(states * hidden);
   }
-  // While it runs.
+  // The memory taken while the layer runs, in bytes.
   int64_t scratch() const {
     return pages(steps * batch * row(4 * hidden)) + 2 * pages(batch * hidden) + kPage;
   }

@@ -25,7 +25,7 @@ std::vector<int64_t> reduced(const at::Tensor& x, std::vector<int64_t> dims, boo
 
 Tensors one_number(const Arguments& in) { return {made_like(in.tensor("self"), {})}; }
 
-// What sums and products of integers are.
+// The type of a sum or product; integers give int64 unless `dtype` is given.
 c10::ScalarType sum_type(const Arguments& in, const at::Tensor& x) {
   if (!in["dtype"].isNone()) return in["dtype"].toScalarType();
   return c10::isIntegralType(x.scalar_type(), /*includeBool=*/true) ? at::kLong : x.scalar_type();
@@ -53,7 +53,7 @@ Tensors count_nonzero(const Arguments& in) {
   return {made_like(self, reduced(self, in.integers("dim"), false), at::kLong)};
 }
 
-// Of a standard deviation or variance.
+// The result of a standard deviation or variance.
 at::Tensor moment(const Arguments& in) {
   const at::Tensor self = in.tensor("self");
   return made_like(self, reduced(self, in.integers("dim"), in.flag("keepdim")),
@@ -71,7 +71,7 @@ std::vector<int64_t> without_dim(const Arguments& in) {
   return reduced(in.tensor("self"), {in.integer("dim")}, in.flag("keepdim"));
 }
 
-// Into `values` and `indices`.
+// The results, written into the arguments `values` and `indices`.
 Tensors chosen_into(const Arguments& in) {
   const std::vector<int64_t> sizes = without_dim(in);
   return {in.tensor("values").resize_(sizes), in.tensor("indices").resize_(sizes)};
@@ -92,7 +92,8 @@ Tensors cdist(const Arguments& in) {
 }
 
 Tensors cdist_backward(const Arguments& in) {
-  // Of the distances' sizes is their gradient, too, whose name is another one since LibTorch 2.14.
+  // The sizes come from the distances and not from their gradient, which has the same sizes but
+  // another name since LibTorch 2.14.
   const at::Tensor x1 = in.tensor("x1");
   std::vector<int64_t> sizes = in.tensor("cdist").sizes().vec();
   sizes.back() = x1.size(-1);
@@ -121,7 +122,7 @@ std::vector<MetaKernel> reduction_kernels() {
       {"nanmedian.dim_values", chosen_into},
       {"kthvalue.values", chosen_into},
       {"mode", chosen},
-      // Fill what their caller has made.
+      // These two only fill tensors that their caller has made.
       {"_cummax_helper", [](const Arguments&) { return Tensors(); }},
       {"_cummin_helper", [](const Arguments&) { return Tensors(); }},
       {"_cdist_forward", cdist},

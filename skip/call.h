@@ -47,7 +47,7 @@ class CallPlan {
     bool required;     // true for the layer itself, which certainly runs
     std::string path;  // "" for the layer itself, "1.conv" for a nested one
     int64_t offset;    // of its flags: first the stashes, then the pops
-    // As they were when the plan was made.
+    // The keys as they were when the plan was made.
     std::vector<Key> stash_keys;
     std::vector<Key> pop_keys;
   };

@@ -1,4 +1,4 @@
-// Context: what the skippable layers of a thread work with.
+// Context: the table and the call that the skippable layers of a thread use.
 #ifndef SKIP_CONTEXT_H_
 #define SKIP_CONTEXT_H_
 

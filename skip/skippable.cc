@@ -96,8 +96,9 @@ const Key& Skippable::key(const std::string& name) const {
   const size_t stash_index = index_of(stashes_, name);
   if (stash_index != kAbsent) return stash_keys_[stash_index];
   const size_t pop_index = index_of(pops_, name);
-  TORCH_CHECK_VALUE(pop_index != kAbsent, "'", name, "' is no skip of this layer, which stashes ",
-                    list(stashes_), " and pops ", list(pops_));
+  TORCH_CHECK_VALUE(pop_index != kAbsent, "'", name,
+                    "' is not a skip of this layer, which stashes ", list(stashes_), " and pops ",
+                    list(pops_));
   return pop_keys_[pop_index];
 }
 

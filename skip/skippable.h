@@ -86,8 +86,8 @@ class Skippable {
   std::vector<Key> pop_keys_;
 };
 
-// The same where a layer is made: isolates `layer` (a module holder or a shared_ptr of a Skippable)
-// and returns it.
+// Isolates `layer` (a module holder or a shared_ptr of a Skippable) and returns it, for use where a
+// layer is made.
 //   model->push_back(skip::isolate(Encode(), inner));
 template <typename Layer>
 Layer isolate(Layer layer, const Namespace& ns) {

@@ -16,7 +16,7 @@ namespace gpipe::skip {
 
 class CallScope;
 
-// What identifies a skip tensor: its name within a namespace.
+// The identity of a skip tensor: its name within a namespace.
 struct Key {
   Namespace ns;
   std::string name;
@@ -88,7 +88,7 @@ class Tracker {
   std::unordered_map<Key, at::Tensor> table_;
 };
 
-// Makes `tracker` the current one on this thread for as long as the scope lives. Then the former
+// Makes `tracker` the current table of this thread for as long as the scope lives. Then the former
 // one is current again, also when an exception ends the scope. Scopes nest. A `CallScope` that is
 // open outside does not see what happens inside: open it within.
 class TrackerScope {

@@ -43,7 +43,7 @@ expect_mistake "there is no such folder" "${tiny[@]}" --resume="$work/none"
 expect_mistake "say where, with --save=FOLDER" "${tiny[@]}" --save_every=2
 expect_mistake "say from where, with --resume=FOLDER" "${tiny[@]}" --resume_anyway
 expect_mistake "--resume_saved: say where, with --save=FOLDER" "${tiny[@]}" --resume_saved
-expect_mistake "is there and is no folder" "${tiny[@]}" --save="$text"
+expect_mistake "exists and is not a folder" "${tiny[@]}" --save="$text"
 expect_mistake "is the current folder" "${tiny[@]}" --save=.
 mkdir "$work/notes" && touch "$work/notes/notes.txt"
 expect_mistake "there is no checkpoint in it: no progress.safetensors" "${tiny[@]}" --resume="$work/notes"

@@ -43,7 +43,8 @@ struct ExecuteOptions {
 // The first error of a run.
 struct RunFailure {
   std::exception_ptr error;
-  // What the worker was doing or sending. Empty: the observer, `around` or a receive failed.
+  // The action that the worker ran, or whose results it sent. Empty: the observer, `around` or a
+  // receive failed.
   std::optional<Action> action;
 };
 

@@ -8,8 +8,8 @@
 namespace gpipe::internal {
 namespace {
 
-// The number of forks that led to this process. An atfork handler counts it in the child: that is
-// cheaper on the hot path than asking for the process id.
+// A number that each fork raises in the child. An atfork handler does that: it is cheaper on the
+// hot path than asking for the process id.
 std::atomic<uint64_t> fork_generation{0};
 
 void register_handler() {

@@ -34,7 +34,7 @@ TEST(Mailboxes, TakeEmptiesTheSlot) {
   EXPECT_EQ(value.use_count(), 2);
 }
 
-// Also if the payload's move is a copy.
+// The slot is emptied also if the payload's move is a copy.
 TEST(Mailboxes, TakeEmptiesTheSlotOfWhatCannotBeMoved) {
   struct Copied {
     Copied() = default;

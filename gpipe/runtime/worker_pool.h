@@ -60,8 +60,8 @@ class WorkerPool {
   struct State {
     explicit State(int64_t workers) : seats(workers), unfinished(workers) {}
 
-    // Where a worker sleeps between runs. Each worker has its own, so that workers that are woken
-    // together do not wait for each other.
+    // The place where a worker sleeps between runs. Each worker has its own, so that workers that
+    // are woken together do not wait for each other.
     struct Seat {
       std::mutex mutex;
       std::condition_variable changed;

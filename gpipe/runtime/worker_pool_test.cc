@@ -165,8 +165,8 @@ TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
   GTEST_SKIP() << "a static object is destroyed while another thread uses it: the race is the test";
 #endif
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  // Also with a single worker: the last one that has not finished is as far from its end as the
-  // first.
+  // A single worker is tested, too: the last one that has not finished is as far from its end as
+  // the first.
   for (const int workers : {1, 3}) {
     for (const bool from_worker : {false, true}) {
       for (const bool before_the_gate : {false, true}) {
@@ -184,8 +184,8 @@ TEST(WorkerPoolDeathTest, IsDestroyedByExitInTheMiddleOfARun) {
                   while (in_body < workers) std::this_thread::yield();
                   std::exit(0);
                 }
-                // It is not blocked if the pool is destroyed first, since nobody has shut the gate
-                // yet.
+                // This thread is not blocked if the pool is destroyed first, as the gate is not
+                // shut yet.
                 while (!exiting()) std::this_thread::yield();
                 stay_if_exiting();
               };

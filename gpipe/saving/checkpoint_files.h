@@ -38,8 +38,8 @@ std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
 // The metadata under `key`. Throws std::runtime_error if there is none.
 const std::string& metadata_of(const safetensors::File& file, const std::string& key);
 
-// Throws std::runtime_error with the path and the reason if the file does not belong to a checkpoint
-// that this program reads, or is damaged.
+// Throws std::runtime_error with the path and the reason if the file does not belong to a
+// checkpoint that this program reads, or is damaged.
 void check_progress(const safetensors::File& progress);
 
 // The tensors of several files, as if they were in one file.
@@ -60,8 +60,8 @@ class Shards {
   std::map<std::string, const safetensors::File*> file_of_;
 };
 
-// All files of a checkpoint, open. All that is read belongs to one checkpoint, even if the folder is
-// replaced meanwhile.
+// All files of a checkpoint, open. All that is read belongs to one checkpoint, even if the folder
+// is replaced meanwhile.
 struct CheckpointFiles {
   explicit CheckpointFiles(const std::string& path);
 
@@ -71,7 +71,8 @@ struct CheckpointFiles {
 };
 
 // Opens a checkpoint, and compares the sizes and CRC-32 of the files that are the share of process
-// `rank` of `size`: all files if `size` is 1. Throws std::runtime_error with the path and the reason.
+// `rank` of `size`: all files if `size` is 1. Throws std::runtime_error with the path and the
+// reason.
 std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_t rank,
                                                  int64_t size);
 

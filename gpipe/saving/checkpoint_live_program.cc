@@ -35,7 +35,7 @@ namespace nn = torch::nn;
 
 constexpr int64_t kSteps = 3, kRows = 8;
 
-// Of a type that NumPy does not have.
+// A layer with tensors of a type that NumPy does not have.
 struct HalfImpl : nn::Module {
   HalfImpl() {
     linear = register_module("linear", nn::Linear(8, 8));

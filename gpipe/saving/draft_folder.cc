@@ -55,8 +55,8 @@ bool exists(const std::string& path) {
   return false;
 }
 
-// The path without slashes at the end. If it exists, the path also has no links and no dots, because
-// the draft must be beside the folder itself and not beside a link to it.
+// The path without slashes at the end. If it exists, the path also has no links and no dots,
+// because the draft must be beside the folder itself and not beside a link to it.
 std::string resolved(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (path.empty() || !exists(path)) return path;
@@ -95,8 +95,8 @@ int lock_folder(const std::string& path) {
   return -1;
 }
 
-// Removes the files `names` of a folder and then the folder. The names were listed a moment ago, and
-// all are ours: files that have come since stay. std::filesystem::remove_all would crash in a
+// Removes the files `names` of a folder and then the folder. The names were listed a moment ago,
+// and all are ours: files that have come since stay. std::filesystem::remove_all would crash in a
 // program that has LibTorch 2.11.
 void remove(const std::string& folder, const std::vector<std::string>& names) {
   // The folder may be a read-only one that has been replaced.
@@ -138,7 +138,7 @@ bool has_folder(const std::string& place,
     return false;
   }
   TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place,
-                    "' is there and is no folder; give another path");
+                    "' exists and is not a folder; give another path");
   if (stat(parent_of(place).c_str(), &parent) != 0) fail(parent_of(place));
   TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place,
                     "' is a mount point, which cannot be replaced; give the path of a folder in "
@@ -176,7 +176,7 @@ DraftFolder::~DraftFolder() {
     try {
       remove(draft_, names_in(draft_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // It stays, and nobody reads it.
+      // The draft stays, and nobody reads it.
     }
   }
   if (descriptor_ >= 0) close(descriptor_);
@@ -212,7 +212,8 @@ void DraftFolder::make() {
       fail(draft_);
     }
     descriptor_ = lock_folder(draft_);
-    // Repeated if another process has just taken the draft for a left one, but not for want of locks.
+    // Repeated if another process has just taken the draft for a left one, but not for want of
+    // locks.
   } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
   struct stat status {};
   if (stat(draft_.c_str(), &status) != 0) fail(draft_);
@@ -236,7 +237,7 @@ void DraftFolder::remove_left_ones() const {
                                     [this](const std::string& file) { return is_file(file); });
       if (ours) remove(path, names);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // It stays, and nobody reads it.
+      // The draft stays, and nobody reads it.
     }
     close(locked);
   }

@@ -10,8 +10,8 @@
 
 namespace gpipe::internal {
 
-// Whether there is an old folder at `place` that has only files for which `is_known` is true. Throws
-// what a DraftFolder throws for this place, whatever room the disk has. Writes nothing.
+// Whether there is an old folder at `place` that has only files for which `is_known` is true.
+// Throws what a DraftFolder throws for this place, whatever room the disk has. Writes nothing.
 bool check_place(const std::string& place,
                  const std::function<bool(const std::string& name)>& is_known);
 
@@ -26,9 +26,10 @@ bool check_place(const std::string& place,
 // and files have the owners and access rights of the old ones, and until commit() nobody else can
 // read them.
 //
-// Throws std::runtime_error with the path and the reason if the disk or the rights refuse something.
-// Throws c10::ValueError if `place` is the current folder, a mount point, or anything else than an
-// old folder with such files only: it never overwrites or removes other people's files.
+// Throws std::runtime_error with the path and the reason if the disk or the rights refuse
+// something. Throws c10::ValueError if `place` is the current folder, a mount point, or anything
+// else than an old folder with such files only: it never overwrites or removes other people's
+// files.
 class DraftFolder {
  public:
   // `is_old`: which other files an old folder may have; they are removed with it. Null: none.

@@ -25,8 +25,8 @@
 
 namespace {
 
-// What happens at the system's calls below: before a folder is moved, once, with the error that the
-// move has; and which have been made.
+// The behavior of the system's calls below. `at_move` runs once before a folder is moved, and
+// returns the error of the move; `calls` lists the calls that were made.
 std::function<int()> at_move;
 std::function<int(const std::string& path)> at_sync;
 std::vector<std::string>* calls = nullptr;
@@ -76,7 +76,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-// In a folder of its own.
+// A path in a new folder of its own.
 std::string new_path() {
   static int count = 0;
   const std::string folder =
@@ -104,7 +104,7 @@ mode_t rights_of(const std::string& path) {
   return status.st_mode & 07777;
 }
 
-// What stands beside a place.
+// The drafts beside a place.
 std::vector<std::string> drafts_of(const std::string& place) {
   const std::string parent = place.substr(0, place.rfind('/'));
   std::vector<std::string> drafts;
@@ -166,7 +166,8 @@ TEST(DraftFolder, ThatACrashHasLeftIsRemovedByTheNext) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-// Of several writers, threads or processes, also with the same number on two machines.
+// Each of several writers has its own draft: threads, processes, also with the same process number
+// on two machines.
 TEST(DraftFolder, IsItsWritersAlone) {
   const std::string place = new_path();
   DraftFolder first(place, {"a", "b"});
@@ -314,7 +315,7 @@ TEST(DraftFolder, OverwritesNothingOfSomebodyElses) {
   put(file, "mine");
   EXPECT_THAT([&] { write(file, "one"); }, ThrowsMessage<c10::ValueError>(HasSubstr("no folder")));
   EXPECT_EQ(contents(file), "mine");
-  // With the name of a file.
+  // A folder with the name of a file.
   const std::string folder = new_path();
   make_folder(folder);
   make_folder(folder + "/a");

@@ -28,7 +28,7 @@ std::string type_of(const torch::optim::Optimizer& optimizer) {
   return c10::demangle(typeid(optimizer).name());
 }
 
-// An archive to read what was written to `archive`: LibTorch can read that only from its bytes.
+// Returns an archive to read the contents of `archive` from: LibTorch reads only from its bytes.
 InputArchive read_again(OutputArchive& archive, const std::string& what) {
   std::string bytes;
   InputArchive read;
@@ -98,7 +98,7 @@ const std::string& name_of(const at::Tensor& parameter, const ParameterNames& na
   const auto name = names.find(parameter.unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(name != names.end(), type_of(optimizer), " has a parameter of shape ",
                     parameter.sizes(),
-                    " that is none of the model's; make it with the pipeline's "
+                    " that the model does not have; make the optimizer with the pipeline's "
                     "parameters()");
   return name->second;
 }
@@ -327,7 +327,7 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
     }
   }
   TORCH_CHECK_VALUE(left.empty(), "the checkpoint has '", left.begin()->first,
-                    "', which is no state of a parameter");
+                    "', which is not a state of a parameter");
 }
 
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, const json& text,
@@ -363,7 +363,8 @@ void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, co
       states.clear();
       bytes = 0;
     }
-    // Called even if no states are left, because it also sets the options. Nothing can fail after it.
+    // Called even if no states are left, because it also sets the options. Nothing can fail after
+    // it.
     load_states(optimizer, names, text.at("groups"), states);
   } catch (...) {
     optimizer.state() = std::move(before);

@@ -69,7 +69,7 @@ at::Tensor& tensor_of(OptimizerRecord& record, const std::string& name) {
   throw std::logic_error(name);
 }
 
-// As a file would have it.
+// Loads a record as it would come from a file.
 void load(Training& run, OptimizerRecord record, int64_t part_bytes = 1000) {
   const auto text = nlohmann::json::parse(record.text.dump());
   TensorKinds kinds;
@@ -247,7 +247,7 @@ TEST(OptimizerRecord, IsReadInParts) {
   }
 }
 
-// What a record has, and what its text says that it has.
+// The tensors of a record must be those that its text lists.
 TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
   const auto make = maker<torch::optim::Adam>(torch::optim::AdamOptions(0.1));
   Training run(make);
@@ -267,9 +267,9 @@ TEST(OptimizerRecord, ThatIsNotWholeIsRefused) {
   expect([](OptimizerRecord& record) { record.tensors.erase(record.tensors.begin()); },
          "the checkpoint has no 'a/exp_avg'");
   expect([](OptimizerRecord& record) { record.tensors.emplace_back("a/more", at::ones({3})); },
-         "'a/more', which is no state");
+         "'a/more', which is not a state");
   expect([](OptimizerRecord& record) { record.text["states"].erase("b"); },
-         "'b/exp_avg', which is no state");
+         "'b/exp_avg', which is not a state");
   expect(
       [](OptimizerRecord& record) {
         record.text["states"]["c"] = {{"step", 1}};

@@ -77,7 +77,7 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// What is wrong with a generator's state, or nothing.
+// The fault of a generator's state; empty if the state is valid.
 std::string fault_of(const at::Tensor& state) {
   try {
     at::detail::createCPUGenerator().set_state(state);
@@ -127,8 +127,8 @@ Progress progress_of(const safetensors::File& file) {
   return found;
 }
 
-// Checks that the files have the model's tensors, with their shapes and types, including the tensors
-// of layers in other processes. `alone`: there are no other processes.
+// Checks that the files have the model's tensors, with their shapes and types, including the
+// tensors of layers in other processes. `alone`: there are no other processes.
 void check_model(const Named& state, const internal::Shards& files, bool alone) {
   std::map<std::string, safetensors::Entry> left = files.tensors();
   for (const auto& [name, tensor] : state) {
@@ -275,7 +275,7 @@ struct Saving {
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
     const std::string fault = fault_of(generator);
     TORCH_CHECK_VALUE(fault.empty(),
-                      "progress.generator is no state of LibTorch's generator on the "
+                      "progress.generator is not a valid state of LibTorch's generator on the "
                       "CPU: ",
                       fault);
     const internal::ParameterNames names = names_of(pipe);
@@ -334,7 +334,7 @@ struct Saving {
     (void)exchange("the checkpoint is at its place", "");
   }
 
-  // The tensors that this process writes: those of its layers, and tied ones only if it owns them.
+  // The tensors of the layers of this process; tied ones only if the process owns them.
   Named here(const Named& state) const {
     if (processes == nullptr) return state;
     internal::ParameterNames names = names_of(pipe);

@@ -39,15 +39,16 @@ struct Progress {
 //   progress.safetensors   the generator's state; step, rows, settings, and the sizes and CRC-32 of
 //                          all files in the metadata
 //
-// Over several processes (GPipeOptions::world), all of them call this with the same path on one file
-// system, and each writes its part: model-00001-of-00004.safetensors, the same for the optimizer,
-// and an index in Hugging Face's form. Each process has an optimizer of its local_parameters(), with
-// the same groups and options, or a ZeroOptimizer, whose states are in one file of each process. The
-// first replica writes what all replicas have. The saved generator is that of rank 0.
+// Over several processes (GPipeOptions::world), all of them call this with the same path on one
+// file system, and each writes its part: model-00001-of-00004.safetensors, the same for the
+// optimizer, and an index in Hugging Face's form. Each process has an optimizer of its
+// local_parameters(), with the same groups and options, or a ZeroOptimizer, whose states are in one
+// file of each process. The first replica writes what all replicas have. The saved generator is
+// that of rank 0.
 //
 // An old checkpoint is replaced as a whole: after a crash, or if the disk is full, the old one is
-// still there. If several writers write at the same time, the last one's stays. The owner and access
-// rights of the old one stay. The next call removes the draft that a crash has left
+// still there. If several writers write at the same time, the last one's stays. The owner and
+// access rights of the old one stay. The next call removes the draft that a crash has left
 // (PATH.draft-NUMBER).
 //
 // The optimizer may be any whose states are tensors and numbers: all of LibTorch's except LBFGS.
@@ -65,15 +66,15 @@ void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& prog
 
 // Checks the path of a checkpoint before a training, with the errors that save_checkpoint would
 // throw after it: c10::ValueError for a path that cannot hold a checkpoint, std::runtime_error for
-// one in a folder that does not exist. Writes nothing, so it does not see whether the rights and the
-// room on the disk suffice. Each process may call it by itself.
+// one in a folder that does not exist. Writes nothing, so it does not see whether the rights and
+// the room on the disk suffice. Each process may call it by itself.
 //
 // Returns whether there is a folder that a checkpoint would replace: an old checkpoint, or an empty
 // folder.
 bool check_checkpoint_path(const std::string& path);
 
-// Whether there is a checkpoint to resume from: a folder with anything in it. load_checkpoint checks
-// whether that is a complete checkpoint. Each process may call it by itself.
+// Whether there is a checkpoint to resume from: a folder with anything in it. load_checkpoint
+// checks whether that is a complete checkpoint. Each process may call it by itself.
 //
 // Example:
 //   if (gpipe::has_checkpoint(path)) progress = gpipe::load_checkpoint(pipe, optimizer, path);
@@ -99,8 +100,9 @@ bool has_checkpoint(const std::string& path);
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
 
-// Reads from the folder of a checkpoint how far the run was, and its settings (empty if it was saved
-// without). Changes nothing, and reads none of the large files. Each process may call it by itself.
+// Reads from the folder of a checkpoint how far the run was, and its settings (empty if it was
+// saved without). Changes nothing, and reads none of the large files. Each process may call it by
+// itself.
 //
 // Throws c10::ValueError for an empty path; std::runtime_error with the path and the reason if
 // there is no checkpoint, or its progress is damaged.

@@ -85,7 +85,7 @@ void expect_same_state(GPipe& reference, GPipe& other) {
   }
 }
 
-// With dropout, which draws, and batch norm, which has buffers.
+// The model has dropout, which draws, and batch norm, which has buffers.
 TEST(Checkpoint, LetsARunGoOnUnderAnotherBalance) {
   const std::string path = new_path();
   GPipe pipe = pipeline({2, 2});
@@ -282,7 +282,7 @@ TEST(Checkpoint, ThatTheOptimizerCannotReadChangesNothing) {
   EXPECT_TRUE(state_of(pipe, optimizer) == before) << "it was changed";
 }
 
-// Its layers pass values on.
+// A layer that has tensors and passes its input on.
 struct HolderImpl : torch::nn::Module {
   explicit HolderImpl(at::Tensor parameter, at::Tensor buffer = {}) {
     register_parameter("weight", std::move(parameter), /*requires_grad=*/false);
@@ -386,7 +386,7 @@ TEST(Checkpoint, HasTheGeneratorThatItIsGiven) {
         [&] {
           save_checkpoint(pipe, optimizer, {1, 6, other}, new_path());
         },
-        ThrowsMessage<c10::ValueError>(HasSubstr("progress.generator is no state")));
+        ThrowsMessage<c10::ValueError>(HasSubstr("progress.generator is not a valid state")));
   }
 }
 
@@ -406,13 +406,13 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
     EXPECT_EQ(progress.grad_scaler->scale, 0.1F);
     EXPECT_EQ(progress.grad_scaler->growth_steps, 12);
   }
-  // A checkpoint of an older version has neither settings nor a GradScaler's state.
+  // A checkpoint without settings, as older versions wrote it.
   save_checkpoint(pipe, optimizer, {4, 24}, path);
   EXPECT_EQ(read_progress(path).step, 4);
   EXPECT_EQ(read_progress(path).settings, "");
   EXPECT_FALSE(read_progress(path).grad_scaler.has_value());
 
-  // What the others say, and nothing of the files of the model, which are not looked at.
+  // It throws what load_checkpoint throws, but does not look at the files of the model.
   std::filesystem::remove(path + "/model.safetensors");
   EXPECT_EQ(read_progress(path).step, 4);
   flip(path + "/progress.safetensors", size_of(path + "/progress.safetensors") - 1);
@@ -457,7 +457,7 @@ TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   writer.join();
 }
 
-// As on a full disk, after any number of bytes.
+// Writing fails as on a full disk, after any number of bytes.
 TEST(Checkpoint, ThatDoesNotFitLeavesTheOldOne) {
   const std::string path = saved();
   GPipe pipe = pipeline({4});
@@ -486,7 +486,7 @@ TEST(Checkpoint, ThatDoesNotFitLeavesTheOldOne) {
   EXPECT_LT(failures, 28);
 }
 
-// What is said of an error; nothing, if there is none.
+// The message of the error that `call` throws; empty if it throws none.
 std::string message_of(const std::function<void()>& call) {
   try {
     call();
@@ -510,7 +510,7 @@ TEST(Checkpoint, ItsPathIsCheckedBeforeATraining) {
   EXPECT_FALSE(has_checkpoint(""));
   EXPECT_TRUE(has_checkpoint(saved()));
   std::ofstream(folder + "/notes.txt") << "mine";
-  // Where it cannot be it says what save_checkpoint says.
+  // For a path that cannot hold a checkpoint it throws what save_checkpoint throws.
   GPipe pipe = pipeline({4});
   auto optimizer = adam(pipe);
   for (const std::string& path :
@@ -533,7 +533,7 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {
       [&] {
         save_checkpoint(pipe, strange_optimizer, {5, 30, {}}, path);
       },
-      ThrowsMessage<c10::ValueError>(HasSubstr("none of the model's")));
+      ThrowsMessage<c10::ValueError>(HasSubstr("that the model does not have")));
   EXPECT_THAT(
       [&] {
         save_checkpoint(pipe, optimizer, {-1, 0, {}}, path);

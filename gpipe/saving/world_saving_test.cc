@@ -85,7 +85,7 @@ void train(GPipe& pipe, Optimizer& optimizer, int64_t first, int64_t last) {
   }
 }
 
-// What a run of six steps ends with; it is saved, or read, after three.
+// A run of six steps, which is saved, or read, after three.
 struct Run {
   std::vector<int64_t> balance;
   bool reads = false;
@@ -126,7 +126,7 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-// Of what returns nothing.
+// The outcome of a call that returns nothing.
 std::string outcome(const std::function<void()>& call) {
   return distributed::outcome([&]() -> std::string {
     call();
@@ -228,8 +228,8 @@ GPipe late_pipeline(const World& world, const std::vector<int64_t>& balance) {
   return {module, GPipeOptions(balance).cpu_threads_per_stage(1).chunks(2).world(world)};
 }
 
-// What two steps leave: the norms, what is clipped by them, and what is saved and read between
-// them.
+// The results of two steps: the norms, what they clip, and what is saved and read between the
+// steps.
 std::string late_run(const World& world, const std::vector<int64_t>& balance,
                      const std::string& path, bool reads) {
   GPipe pipe = late_pipeline(world, balance);

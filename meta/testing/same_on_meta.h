@@ -1,4 +1,4 @@
-// same_on_meta: whether a computation gives on meta tensors what it gives on the CPU.
+// same_on_meta: checks that a computation gives the same on meta tensors as on the CPU.
 #ifndef META_TESTING_SAME_ON_META_H_
 #define META_TESTING_SAME_ON_META_H_
 
@@ -34,7 +34,7 @@ class Trial {
   // Integers from 0 to `below` - 1.
   at::Tensor integers(int64_t below, at::IntArrayRef sizes);
 
-  // What `make` builds, with gradients of its parameters and its buffers compared.
+  // Returns the module that `make` builds; its buffers and its parameters' gradients are compared.
   template <typename Make>
   auto module(Make make) {
     std::optional<MetaScope> scope;
@@ -46,8 +46,8 @@ class Trial {
 
   bool on_meta() const { return on_meta_; }
 
-  // Runs the backward of what requires a gradient in `outputs`. Returns a line for each output,
-  // each gradient and each module's buffer: its sizes, strides, type.
+  // Runs the backward of those `outputs` that require a gradient. Returns a line for each output,
+  // each gradient and each buffer of a module: its sizes, strides and type.
   std::vector<std::string> describe(const std::vector<at::Tensor>& outputs);
 
  private:
@@ -56,8 +56,8 @@ class Trial {
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
 };
 
-// Sizes, strides, type, whether it requires a gradient. Strides that place no element (of
-// dimensions of one, of tensors without elements) are left out.
+// The sizes, strides and type of a tensor, and whether it requires a gradient. Strides that place
+// no element (of dimensions of size one, of tensors without elements) are left out.
 std::string description(const at::Tensor& x);
 
 using Computation = std::function<std::vector<at::Tensor>(Trial& trial)>;
@@ -66,10 +66,11 @@ struct Case {
   Computation run;
 };
 
-// Runs it on the CPU and on meta. A failure says where the two differ, or what was thrown on meta.
+// Runs the computation on the CPU and on meta. A failure says where the two differ, or what was
+// thrown on meta.
 ::testing::AssertionResult same_on_meta(const Computation& computation);
 
-// The same for each, with the case's name in its failure.
+// Expects same_on_meta() of each case. A failure has the name of the case.
 void expect_same_on_meta(const std::vector<Case>& cases);
 
 }  // namespace gpipe::testing

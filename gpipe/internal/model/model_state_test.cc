@@ -29,7 +29,7 @@ std::shared_ptr<Block> block() {
   return testing::layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x; });
 }
 
-// With a parameter 'weight'.
+// A module with a parameter 'weight'.
 std::shared_ptr<Block> weighted() {
   auto module = block();
   module->register_parameter("weight", at::ones({3}));
@@ -59,7 +59,7 @@ ModelState state_of(const Stages& stages, std::vector<ModelState::Tied> tied = {
   return ModelState(pointers, std::move(tied));
 }
 
-// The message of the c10::Error that it throws; "" if none.
+// The message of the c10::Error that `call` throws; "" if it throws none.
 std::string refusal(const std::function<void()>& call) {
   try {
     call();
@@ -87,7 +87,7 @@ TEST(ModelStateTest, KnowsACopyAsItsParameter) {
   EXPECT_THAT(refusal([&] { state.check_parameters(2); }),
               HasSubstr("'a.weight' has been modified"));
   EXPECT_EQ(refusal([&] { state.check_parameters(1); }), "");
-  // Its layer has another parameter by now.
+  // The parameter's layer has another parameter by now.
   EXPECT_EQ(state_of({{weighted()}}, {{weight, {0}, {copy}}}).find(copy), nullptr);
 }
 
@@ -163,8 +163,8 @@ TEST(ModelStateTest, AChangedParameterIsNamedInEachOfItsStagesOnly) {
   EXPECT_THAT(refusal([&] { anew.check_parameters(1); }), HasSubstr("'b.weight'"));
 }
 
-// What happens between forward and backward, and what check_same() says if the stage that it
-// happens in, which is the second, is marked. If only the first is marked, it must say nothing.
+// Makes a change between forward and backward, in the second stage, and returns what check_same()
+// says if that stage is marked. If only the first is marked, it must say nothing.
 std::string difference(const std::shared_ptr<Block>& module,
                        const std::function<void(Stages&)>& change) {
   Stages stages = {{weighted()}, {block(), module}};

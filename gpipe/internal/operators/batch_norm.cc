@@ -261,8 +261,8 @@ int64_t number_of(const at::Tensor& tensor, const std::vector<at::Tensor>& buffe
     }
   }
   TORCH_CHECK(false, "a norm updates running statistics of shape ", tensor.sizes(),
-              " that are no buffer of a layer, and nobody knows which they are in other replicas; "
-              "register them (register_buffer)");
+              " that no layer has registered as a buffer, so they cannot be found in the other "
+              "replicas; register them (register_buffer)");
 }
 
 void intercept() {

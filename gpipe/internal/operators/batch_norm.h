@@ -86,7 +86,7 @@ class TrackedStatistics {
 // Thread-safety: none; one stage's worker writes it, and it is committed after that has stopped.
 class StatisticsLog {
  public:
-  // Where an update belongs.
+  // The place of an update in the loop's order.
   struct Place {
     int64_t micro_batch = 0;
     int64_t layer = 0;  // in the whole model

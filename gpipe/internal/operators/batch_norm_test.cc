@@ -323,7 +323,7 @@ TEST(RunningStatisticsScope, DeferredStatisticsDoNotSufferFromALargeMean) {
   EXPECT_THAT(buffers_of(norm), EqualsBitwise(buffers(8388610, 2.5, 1)));
 }
 
-// Without a momentum: the mean over all mini-batches.
+// Without a momentum the running statistics are the mean over all mini-batches.
 TEST(RunningStatisticsScope, DeferredCumulativeStatisticsCountMiniBatches) {
   nn::BatchNorm1d norm = batch_norm(std::nullopt);
   Model model(1);
@@ -377,7 +377,7 @@ TEST(RunningStatisticsScope, DeferredStatisticsOfAnInstanceNormAreOverAllInstanc
   EXPECT_THAT(norm->running_var, EqualsBitwise(torch::tensor({2.125f})));
 }
 
-// A stage whose forwards do not ascend.
+// The forwards of the stage do not ascend.
 TEST(RunningStatisticsScope, ForwardsOutOfOrderAreUpdatedAfterTheRunInTheLoopsOrder) {
   for (const std::optional<double> momentum :
        {std::optional<double>(0.3), std::optional<double>()}) {
@@ -407,7 +407,7 @@ TEST(RunningStatisticsScope, DeferredStatisticsDoNotDependOnTheOrder) {
     Model model(1);
     model.tracked.add(0, *norm);
     for (const int64_t i : order) {
-      // Called twice in the layer, which is two updates.
+      // The layer calls the norm twice, which makes two updates.
       const InterceptionScope interception;
       const RunningStatisticsScope scope(kDefer, model.tracked, &model.logs[0], i, any_order);
       RunningStatisticsScope::enter_layer(0);

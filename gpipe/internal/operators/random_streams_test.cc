@@ -72,7 +72,7 @@ TEST_F(RandomStreamsTest, DrawsDependOnEachPartOfTheirPlaceAndOnNothingElse) {
   }
 }
 
-// What the first operator draws does not change what the second draws.
+// The draws of the first operator do not change those of the second.
 TEST_F(RandomStreamsTest, EachDrawHasAStreamOfItsOwn) {
   const RandomStreamsScope scope(&streams_);
   streams_.enter(1, 2, 3);
@@ -134,7 +134,7 @@ TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpo
   };
   const auto refused = ::testing::ThrowsMessage<c10::Error>(
       AllOf(HasSubstr("aten::_cudnn_rnn"), HasSubstr("Checkpoint::kNever")));
-  // What is not refused comes to LibTorch, which has no such operator for the CPU.
+  // A call that is not refused reaches LibTorch, which has no such operator for the CPU.
   const auto passed = ::testing::ThrowsMessage<c10::Error>(HasSubstr("Could not run"));
   const RandomStreamsScope scope(&streams_);
   EXPECT_THAT([&] { run(0.5, true); }, passed);
@@ -144,7 +144,7 @@ TEST_F(RandomStreamsTest, ARecurrentLayerWithADropoutOfItsOwnIsRefusedInACheckpo
   EXPECT_THAT([&] { run(0.5, false); }, passed);
 }
 
-// Their kernels are GPUs'; generators_test runs them where there are any.
+// The kernels of these operators are for GPUs; generators_test runs them where there are GPUs.
 TEST_F(RandomStreamsTest, OperatorsThatDrawWithoutAGeneratorAreSeen) {
   const RandomStreamsScope scope(&streams_);
   const auto seen = [](const char* name) {
@@ -160,7 +160,7 @@ TEST_F(RandomStreamsTest, OperatorsThatDrawWithoutAGeneratorAreSeen) {
         "aten::miopen_rnn", "aten::_lstm_mps", "aten::native_dropout"}) {
     EXPECT_TRUE(seen(name)) << name;
   }
-  // These draw nothing, or by operators that are seen.
+  // These operators draw nothing, or draw by operators that are seen.
   for (const char* const name :
        {"aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math",
         "aten::_scaled_dot_product_flash_attention_backward", "aten::_fused_sdp_choice",
@@ -324,7 +324,7 @@ TEST(DrawStepSeed, FollowsTheSeedOfTheProcess) {
   EXPECT_NE(draw_step_seed(), first);
 }
 
-// As for a graph: the draws are recorded once, and their generators seeded for each replay.
+// As for a graph, the draws are recorded once, and their generators are seeded for each replay.
 TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
   const auto two_layers = [&](int64_t micro_batch) {
     streams_.enter(5, micro_batch, 0);
@@ -352,7 +352,7 @@ TEST_F(RandomStreamsTest, ARecorderTellsTheSeedsOfOtherMicroBatches) {
   EXPECT_THAT(two_layers(3)[2], EqualsBitwise(want[2])) << "as before";
 }
 
-// A replay cannot seed them anew.
+// A replay cannot seed other generators anew.
 TEST_F(RandomStreamsTest, OtherGeneratorsCannotBeRecorded) {
   const auto refused = [](const char* what) {
     return ::testing::ThrowsMessage<c10::Error>(HasSubstr(what));

@@ -15,7 +15,7 @@ Number number_of(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stopped != end) {
-    throw std::invalid_argument("'" + text + "' is no number in the terms of a call");
+    throw std::invalid_argument("'" + text + "' is not a valid number in the terms of a call");
   }
   return number;
 }
@@ -105,9 +105,9 @@ std::string zero_grads_text(const std::vector<CallTerms>& terms) {
            rank_text(rank) +
            ". Are they at the same mini-batch? A rank that throws before its call, and goes on, "
            "has missed one that the others make: from then on its next call meets theirs, and "
-           "inputs are trained with the targets of another mini-batch. What may throw on one rank "
-           "(reading data, say) ends the program, is done on rank 0 for all (from_rank_0), or is "
-           "caught and told to all before the step (any_rank)";
+           "inputs are trained with the targets of another mini-batch. If work may throw on one "
+           "rank (reading data, say), let the error end the program, do the work on rank 0 for all "
+           "(from_rank_0), or catch the error and tell all ranks before the step (any_rank)";
   }
   return "";
 }

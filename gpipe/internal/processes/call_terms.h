@@ -23,9 +23,9 @@ struct CallTerms {
   uint64_t seed = 0;
   // How often the pipeline's zero_grad() was called in this process: once for each intended step.
   int64_t zero_grads = 0;
-  // [tie] As TieCopies::changed().
+  // The result of TieCopies::changed() in this process.
   std::string changed_ties = {};
-  // [tie] As TieCopies::trained().
+  // The result of TieCopies::trained() in this process.
   std::string trained_ties = {};
 
   std::string to_bytes() const;

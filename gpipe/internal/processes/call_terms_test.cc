@@ -74,7 +74,7 @@ TEST(Difference, OfDifferentPrograms) {
               HasSubstr("rank 0 says 'a', and rank 1 'b'"));
 }
 
-// Without replicas.
+// A world of `count` processes without replicas.
 World processes(size_t count) { return World(nullptr, 0, static_cast<int64_t>(count)); }
 
 TEST(RowsOf, AreThoseOfTheFirstStage) {
@@ -85,7 +85,7 @@ TEST(RowsOf, AreThoseOfTheFirstStage) {
 
 TEST(RowsOf, AddUpOverReplicas) {
   EXPECT_EQ(rows_of({terms(8), terms(-1), terms(8), terms(8)}, processes(4).grid(2, 2), 0, 4), 16);
-  // Of four chunks of three rows the last has one.
+  // Ten rows make four chunks of three rows, the last of which has one row.
   EXPECT_EQ(rows_of({terms(-1), terms(6), terms(-1), terms(4)}, processes(4).grid(2, 2), 1, 4), 10);
   EXPECT_EQ(rows_of({terms(1), terms(0), terms(0)}, processes(3).grid(3, 1), 0, 3), 1);
 }

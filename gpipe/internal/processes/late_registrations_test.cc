@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace nn = torch::nn;
 
-// With a child, as layers have.
+// A layer with a child, as many layers have.
 struct LateImpl : nn::Module {
   LateImpl() { inner = register_module("inner", nn::Linear(2, 3)); }
   at::Tensor forward(const at::Tensor& x) { return x; }
@@ -92,7 +92,7 @@ TEST(LateRegistrations, AreNamedInAllProcesses) {
   const auto made = first.layers[0]->inner->register_module("made", nn::Linear(4, 5));
   first.layers[0]->register_buffer("count", at::zeros({}, at::kLong));
   second.layers[1]->inner->register_parameter("frozen", at::zeros({7}), /*requires_grad=*/false);
-  // Not this process's to tell, as the layer is elsewhere.
+  // This process does not tell of it, as another process has the layer.
   second.layers[0]->register_parameter("late", at::zeros({2, 3}, at::kDouble));
   tell(first, second);
   EXPECT_EQ(first.names(), second.names());
@@ -106,7 +106,7 @@ TEST(LateRegistrations, AreNamedInAllProcesses) {
   EXPECT_EQ(second.layers[0]->named_buffers()["count"].scalar_type(), at::kLong);
   EXPECT_FALSE(first.layers[1]->named_parameters()["inner.frozen"].requires_grad());
   EXPECT_FALSE(first.layers[0]->named_parameters()["late"].is_meta()) << "its owner keeps it";
-  // All know them: they are told once.
+  // All processes know the registrations now: each is told only once.
   EXPECT_EQ(first.late.news() + second.late.news(), "");
   first.layers[0]->inner->register_parameter("later", at::zeros({1}));
   tell(first, second);
@@ -161,7 +161,7 @@ TEST(LateRegistrations, ReplicasMustRegisterTheSame) {
   EXPECT_EQ(first.late.news() + second.late.news(), "");
 }
 
-// Each replica draws its own numbers in its first forward. Buffers may be each one's own.
+// Each replica draws its own numbers in its first forward. Buffers may differ between replicas.
 TEST(LateRegistrations, ReplicasMustRegisterTheSameValues) {
   Side first(0, /*replicas=*/2);
   Side second(1, /*replicas=*/2);

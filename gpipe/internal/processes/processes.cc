@@ -19,7 +19,7 @@ void check_outside_of_pipelines(const char* what) {
   TORCH_CHECK_VALUE(
       !inside_pipeline(), what,
       " was called from inside a layer of a pipeline, its loss function, a hook or an observer, in "
-      "the midst of a run; call it before or after the step, forward or evaluate that runs there");
+      "the middle of a run; call it before or after the step, forward or evaluate that runs there");
 }
 
 void found_by_all(const std::string& what) {

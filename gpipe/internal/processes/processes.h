@@ -124,9 +124,10 @@ void check_outside_of_pipelines(const char* what);
 template <typename Body>
 auto in_call(Processes* processes, const Body& body) {
   check_outside_of_pipelines(
-      processes == nullptr ? "what needs a pipeline at rest (clip_grad_norm_, save_checkpoint ...)"
-                           : "what all processes call together (step, clip_grad_norm_, "
-                             "save_checkpoint, ZeroOptimizer::step ...)");
+      processes == nullptr
+          ? "a function that needs a pipeline at rest (clip_grad_norm_, save_checkpoint ...)"
+          : "a function that all processes call together (step, clip_grad_norm_, "
+            "save_checkpoint, ZeroOptimizer::step ...)");
   if (processes == nullptr) return body();
   const std::unique_ptr<Processes::Call> call = processes->begin_call();
   try {

@@ -106,9 +106,9 @@ void TieCopies::check_run(bool records) const {
     TORCH_CHECK(
         current.version == shared_[k].version && current.memory == shared_[k].memory,
         "the tied parameter '", ties_[k].name,
-        "' was changed in place by a layer during the call, and its copies in other processes have "
-        "the values of before. Change parameters between calls, or put the partitions that use it "
-        "into one process");
+        "' was changed in place by a layer during the call, and its copies in other processes "
+        "still have the old values. Change parameters between calls, or put the partitions that "
+        "use it into one process");
   }
 }
 

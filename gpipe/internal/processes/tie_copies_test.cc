@@ -15,7 +15,7 @@
 namespace gpipe::internal {
 namespace {
 
-// The first of two processes. What it sends arrives, unless the other process `fails`.
+// The first of two processes. Its messages arrive, unless the other process `fails`.
 class FakeProcesses final : public testing::ProcessesOfTwo {
  public:
   void move(const std::vector<Parcel>& /*sends*/,
@@ -26,7 +26,7 @@ class FakeProcesses final : public testing::ProcessesOfTwo {
   bool fails = false;
 };
 
-// In a call that goes well.
+// Shares the changed parameters in a call that succeeds.
 void share(TieCopies& copies) {
   copies.share(copies.changed());
   copies.note_shared();
@@ -53,7 +53,7 @@ TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   EXPECT_EQ(copies.changed(), "1");
 }
 
-// It may have arrived in some of the others.
+// The values may have arrived in some of the other processes.
 TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -70,7 +70,7 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   EXPECT_EQ(copies.changed(), "0");
 }
 
-// What was sent, a failure may have kept another process from taking.
+// A failure may have kept another process from taking the values that were sent.
 TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});

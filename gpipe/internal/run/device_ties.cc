@@ -222,7 +222,7 @@ void DeviceTies::check_run(bool records) {
               "partitions that use it on one device");
   TORCH_CHECK(!changed, "the tied parameter '", name_of_tie(changed),
               "' was changed in place by a layer during the call, and its copies on other devices "
-              "(TiedLayer::use_tied_parameters) have the values of before. Change parameters "
+              "(TiedLayer::use_tied_parameters) still have the old values. Change parameters "
               "between calls, or put the partitions that use it on one device");
 }
 

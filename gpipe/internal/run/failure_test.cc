@@ -44,7 +44,7 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-// Made as TORCH_CHECK makes them; some of the classes have no public constructor except this
+// An error as TORCH_CHECK makes it; some of the classes have no public constructor except this
 // inherited one.
 template <typename T>
 std::exception_ptr torch_error() {

@@ -45,7 +45,7 @@ class PacketTransportTest : public ::testing::Test {
     EXPECT_TRUE(transport_.receive(worker, slots, packets));
     return packets;
   }
-  // Since it was called last.
+  // The number of copies since the last call of this function.
   static int copies() {
     int count = 0;
     for (const Span& span : runtime().take_spans()) count += span.kind == Task::Kind::kCopy;
@@ -129,7 +129,7 @@ TEST_F(PacketTransportTest, EachPacketGoesToTheDeviceOfItsStage) {
   }
 }
 
-// What stays on the device may be changed there in place, so it waits for a copy that reads it.
+// A packet that stays on the device may be changed in place, so it waits for a copy that reads it.
 TEST_F(PacketTransportTest, WhatLeavesTogetherWaitsForEachOthersCopies) {
   const at::Tensor tensor = torch::ones({2}, device(0));
   std::vector<Packet> packets = {packet_of_one(tensor), packet_of_one(tensor)};

@@ -426,8 +426,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
       pass.plan.group_size == 0 || half == Half::kForward || compiled.sums_ascend,
       "GPipeOptions::groups, and replicas, need a schedule that adds up the gradients "
       "of micro-batches in their order, and this one does not: give one that is "
-      "ascending (ScheduleFacts), as 1F1B and all generated ones are, but for "
-      "Schedule::gpipe (instead: \"fill-drain\" of schedule_by_name)");
+      "ascending (ScheduleFacts), as 1F1B and all generated schedules except Schedule::gpipe are "
+      "(instead of that: \"fill-drain\" of schedule_by_name)");
   TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages(), &statistics_use_);
   statistics_use_.forget_freed();
@@ -606,7 +606,7 @@ void Pipeline::check_backward_thread() const {
       on_cpu || c10::getThreadName().rfind("pt_autograd_", 0) != 0,
       "a pipeline's backward was called inside another backward, on autograd's own thread "
       "of a device (in a custom function or a hook). The stages' custom functions need that "
-      "thread, and would wait for it for ever. Call it outside, or from another thread that "
+      "thread, and would wait for it forever. Call it outside, or from another thread that "
       "nobody waits for there");
 }
 
@@ -617,7 +617,7 @@ void Pipeline::give_back(const Pass& pass, const BackwardRequest* request,
     transfers_.let_follow(pass.streams[k]);
     follow(of_caller[k], pass.streams[k]);
   }
-  // These were made on the stages' streams and are read on the caller's.
+  // The gradients were made on the stages' streams and are read on the caller's.
   auto use_here = [](const at::Tensor& gradient) {
     if (gradient.defined()) use_on(gradient, current_stream(gradient.device()));
   };

@@ -94,7 +94,7 @@ struct Pass {
   std::vector<GroupSums> group_sums;      // [stage]
 };
 
-// What autograd asks of the backward half of a pass.
+// A request of autograd to the backward half of a pass.
 struct BackwardRequest {
   std::vector<at::Tensor> output_gradients;     // [output] of the mini-batch
   bool keep_graph = false;                      // the backward half may run once more

@@ -61,7 +61,7 @@ class PipelineTest : public ::testing::Test {
     return make_pass(*pipeline_, std::move(terms));
   }
 
-  // As GPipe::forward does it.
+  // A forward as GPipe::forward runs it.
   at::Tensor forward(const at::Tensor& x) {
     std::unique_ptr<Pass> of_call = pass(x);
     pipeline_->run_forward(*of_call);

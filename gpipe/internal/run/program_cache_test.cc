@@ -37,7 +37,7 @@ TEST(ProgramCacheTest, KnowsWhichBackwardsFollowTheirForwards) {
   using Rows = std::vector<std::vector<bool>>;
   EXPECT_EQ(cache.get(Schedule::one_f_one_b(2, 3), Half::kBoth).follows_at_once,
             (Rows{{false, false, false}, {true, true, true}}));
-  // The same for a half: the whole schedule counts.
+  // The flags of a half are those of the whole schedule.
   EXPECT_EQ(cache.get(Schedule::gpipe(2, 3), Half::kForward).follows_at_once,
             (Rows{{false, false, true}, {false, false, true}}));
 }

@@ -27,7 +27,7 @@ using testing::packet_of_one;
 
 const c10::Device kHost(c10::kCPU);
 
-// Takes what is sent as another process would, at once, and gives it back.
+// Takes packets as another process would, at once, and gives them back.
 class Messages final : public Transport<Packet> {
  public:
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -49,7 +49,8 @@ class Messages final : public Transport<Packet> {
   void cancel() noexcept override { cancelled_ = true; }
 
   const std::vector<Packet>& sent() const { return sent_; }
-  // As they were when they were sent: [packet][item], undefined for what is not on the host.
+  // The values at the time of sending: [packet][item], undefined for items that are not on the
+  // host.
   const std::vector<std::vector<at::Tensor>>& values() const { return values_; }
 
  private:
@@ -98,7 +99,7 @@ TEST_F(StagedTransportTest, WhatStaysHereStaysOnItsDevice) {
   std::vector<Packet> got(1);
   ASSERT_TRUE(transport_.receive(0, {0}, got));
   EXPECT_TRUE(got[0].items.at(0).tensor.is_same(tensor));
-  // It may be changed in place: the copy has read it.
+  // The tensor may be changed in place, because the copy has read it.
   arrive(got[0], device(0));
   got[0].items[0].tensor.zero_();
   EXPECT_THAT(messages_.sent().at(1).items[0].tensor, EqualsBitwise(at::ones({2})));

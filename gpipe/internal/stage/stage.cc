@@ -205,7 +205,7 @@ void Stage::check_finite_layer(size_t position, torch::nn::AnyValue& value,
     const at::Tensor* stashed = tracker.find(key);
     if (stashed != nullptr) check_finite(*stashed, "the skip " + key.to_text());
   });
-  for (const at::Tensor* tensor : tensors_in(value)) check_finite(*tensor, "what a layer gives");
+  for (const at::Tensor* tensor : tensors_in(value)) check_finite(*tensor, "the output of a layer");
 }
 
 void Stage::add_outputs(Result& result) const {

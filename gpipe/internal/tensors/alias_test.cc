@@ -197,7 +197,7 @@ TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
       said_no += may_overlap(a, b) ? 0 : 1;
     }
   }
-  // It does not simply always say yes.
+  // may_overlap() does not simply return true always.
   EXPECT_GT(said_no, apart * 3 / 4) << "of " << apart;
 }
 

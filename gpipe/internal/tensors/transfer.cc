@@ -311,7 +311,7 @@ c10::Stream take_stream_for_recordings(c10::Device device) {
   if (contains(nor_these, stream)) stream = another_stream(device, not_these);
   if (stream == here) stream = another_stream(device, {here});
   TORCH_CHECK(stream != here, "there is no stream of ", device,
-              " to record on but the current one");
+              " to record on except the current one");
   in_use.recordings.push_back(stream);
   return stream;
 }

@@ -42,8 +42,8 @@ class StreamScope {
   c10::Device former_device_;
 };
 
-// What is put on `later` from now on waits for what was put on `earlier` before. No effect if they
-// are the same stream. Both belong to accelerators.
+// Makes work that is put on `later` from now on wait for the work that was put on `earlier` before.
+// No effect if they are the same stream. Both belong to accelerators.
 void follow(const c10::Stream& later, const c10::Stream& earlier);
 
 // Makes the allocator keep the tensor's memory until `stream` has finished what was put on it so
@@ -97,8 +97,8 @@ class Transfers {
   // is on the host.
   void copy_into(const at::Tensor& target, const at::Tensor& source);
 
-  // What is put on `stream` from now on waits for the copies that read memory of its device. After
-  // a run the caller may change memory there that a stage only passed on.
+  // Makes work that is put on `stream` from now on wait for the copies that read memory of its
+  // device. After a run the caller may change memory there that a stage only passed on.
   void let_follow(const c10::Stream& stream);
 
  private:

@@ -73,7 +73,7 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
       recordings.push_back(stream);
     }
   }
-  // With none left it is one of another stage, not of a copy.
+  // If no stream is left, it is one of another recording, not one of a copy.
   for (int k = 0; k < 40; ++k) {
     recordings.push_back(take_stream_for_recordings(device()));
     for (const c10::Stream& other : copies) EXPECT_NE(recordings.back(), other);
@@ -90,8 +90,8 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
   for (const c10::Stream& stream : again) give_back_stream_for_recordings(stream);
 }
 
-// They keep the priority of the stream on which they were recorded: that must be of the 32 of the
-// usual one, which the pool gives in turn.
+// Replays keep the priority of the stream on which they were recorded. So that stream must be one
+// of the pool's 32 streams of the usual priority, which it gives in turn.
 TEST_F(TransferStream, ReplaysDoNotOvertakeWhatIsLaunchedKernelByKernel) {
   const c10::Stream recording = take_stream_for_recordings(device());
   bool is_usual = false;
@@ -176,7 +176,8 @@ TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
   expect_block_kept(true, new_stream(), new_stream());
 }
 
-// Its owner drops it where it was made, while the copy still waits for the stream that it is for.
+// The owner of the target drops it on the stream on which it was made, while the copy into it still
+// waits for the stream that it is for.
 TEST_F(TransferStream, WhatIsCopiedIntoIsNotReusedBeforeTheCopy) {
   constexpr int64_t kSize = 1 << 22;
   const at::Tensor source = torch::ones({kSize});

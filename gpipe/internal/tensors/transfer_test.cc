@@ -110,7 +110,7 @@ uintptr_t place_of(const at::Tensor& tensor, uintptr_t line) {
 }
 
 void expect_same_place(const at::Tensor& have, const at::Tensor& want) {
-  // Of a line of the host's memory; accelerators have longer ones.
+  // The shorter of the two lines, that of the host if it takes part: accelerators have longer ones.
   const uintptr_t line = std::min(line_bytes(want.device()), line_bytes(have.device()));
   EXPECT_EQ(place_of(have, line), place_of(want, line));
 }
@@ -138,7 +138,7 @@ struct Sample {
   at::Tensor tensor;
 };
 
-// What takes one run of memory: repeated elements take no more of it, however many they are.
+// Tensors that take one run of memory. Repeated elements take no more of it, however many they are.
 std::vector<Sample> without_gaps(c10::Device where) {
   const at::Tensor base = numbers({6, 5, 4}, where);
   return {{"contiguous", base},
@@ -222,7 +222,7 @@ TEST_F(Transfer, LargeViewsKeepTheirGapsWhereThatTakesTwiceTheMemoryAtMost) {
   }
 }
 
-// What lies in memory.
+// The elements as they lie in memory.
 at::Tensor bits_of(const at::Tensor& tensor) {
   at::Tensor bits = detached_alias(tensor);
   if (bits.is_conj()) bits._set_conj(false);
@@ -249,7 +249,7 @@ TEST_F(Transfer, LazyConjugatesStayLazy) {
   }
 }
 
-// It is no view of a tensor that autograd does not know, which it would refuse to change.
+// The arrived tensor is not a view of a tensor unknown to autograd, which would refuse its change.
 TEST_F(Transfer, WhatArrivesMayBeChangedInPlace) {
   const at::Tensor narrow = numbers({6, 5}, device(0)).narrow(1, 1, 3);
   const at::Tensor leaf = detached_alias(sent(narrow, device(1))).requires_grad_();

@@ -46,9 +46,9 @@ class CallerStateScope {
 };
 
 // While the scope lives, autocast casts every weight anew on this thread. Autocast's cache belongs
-// to the process, and any thread that leaves autocast empties it. With the cache, stages that run
-// at the same time would take casts from each other's graphs, and a recompute outside the caller's
-// autocast would leave casts of the current weights for a later forward.
+// to the process, and code that leaves autocast on the calling thread empties it. With the cache,
+// stages that run at the same time would take casts from each other's graphs, and a recompute
+// outside the caller's autocast would leave casts of the current weights for a later forward.
 //
 // Under an InterceptionScope, a layer that switches the cache on and casts a weight under it gets a
 // c10::Error that says so.

@@ -183,7 +183,7 @@ TEST(CallerStateTest, RecordFunctionCallbacksOfTheCallerSeeTheWorkersOperators) 
   });
 }
 
-// What autocast computes with a weight before and after it changes.
+// The products that autocast computes with a weight before and after the weight changes.
 struct Products {
   at::Tensor before, after;
 };
@@ -243,7 +243,7 @@ TEST(AutocastCacheOffTest, ALayerThatSwitchesTheCacheOnIsToldWhyNot) {
       const AutocastCacheOff off;
       const InterceptionScope cell;
       EXPECT_NE(product().find("leave it off in the layer's guard"), std::string::npos);
-      // What autocast would not keep, it may cast.
+      // Autocast may cast tensors whose casts it would not keep.
       EXPECT_EQ(x.mm(x).scalar_type(), at::kBFloat16);
       at::autocast::set_autocast_cache_enabled(false);
       EXPECT_EQ(x.mm(weight).scalar_type(), at::kBFloat16);

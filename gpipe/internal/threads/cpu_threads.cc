@@ -49,7 +49,7 @@ std::string fewer_threads_text() {
       "this container may use the time of ", machine::core_quota().value_or(0),
       " cores (its CPU quota, cpu.max or cpu.cfs_quota_us), and LibTorch has ", all,
       " threads per operator: the stages on the CPU share ", threads,
-      ", which the last bits depend on. Set OMP_NUM_THREADS, or "
+      " (the last bits of results depend on this number). Set OMP_NUM_THREADS, or "
       "GPipeOptions::cpu_threads_per_stage, to have another number, which is then taken as it is");
 }
 

@@ -43,7 +43,7 @@ TEST(CpuThreadsTest, AQuotaMakesLibTorchsOwnNumberSmaller) {
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 0.5), 1);
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 16.0), 8);
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, std::nullopt), 8);
-  // What somebody has chosen stays.
+  // A number that somebody has chosen stays.
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/true, 2.0), 8);
   EXPECT_EQ(default_cpu_threads(6, 8, /*is_chosen=*/false, 2.0), 6);
 }

@@ -33,7 +33,7 @@ void BM_OperatorsBesideATeam(benchmark::State& state) {
 }
 BENCHMARK(BM_OperatorsBesideATeam)->Arg(0)->Arg(1)->ArgName("released")->UseRealTime();
 
-// What the release costs its own thread: the end of a team and the start of the next.
+// The cost of the release for its own thread: the end of a team and the start of the next.
 void BM_ReleaseAndNextOperator(benchmark::State& state) {
   for (auto _ : state) {
     release_openmp_team();

@@ -14,7 +14,8 @@
 namespace gpipe::internal {
 namespace {
 
-// As autograd's engine starts its threads for a node: with the state of the caller.
+// The current StageWork on a thread that starts as autograd's engine starts its threads for a node:
+// with the state of the caller.
 StageWork* on_a_thread_of_autograd() {
   StageWork* seen = nullptr;
   const at::ThreadLocalState state;
@@ -61,7 +62,7 @@ TEST(StageWork, KeepsTheLastShortageOfItsAction) {
   const OutOfMemory first{c10::kCPU, 1, 2, 3};
   const OutOfMemory second{c10::kCPU, 4, 5, 6};
   StageWork work(StageId{});
-  report_out_of_memory(first);  // nobody's
+  report_out_of_memory(first);  // this thread works for no stage
   {
     const StageWorkScope scope(/*on_autograd_threads=*/false);
     StageWorkScope::begin_action(work);
