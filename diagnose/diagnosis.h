@@ -39,7 +39,7 @@ struct PartitionDiagnosis {
   int64_t memory = 0;    // predicted: see balance::PartitionExplanation::memory
 };
 
-// What a piece of advice changes.
+// The kind of change that a piece of advice makes.
 enum class Change : uint8_t { kChunks, kBalance, kCheckpoints, kSchedule, kSeveral };
 
 const char* to_text(Change change);  // "chunks", "several"

@@ -89,7 +89,7 @@ size_t most_work(const Diagnosis& d) {
   return static_cast<size_t>(most - d.partitions.begin());
 }
 
-// What time is lost to this cause, for readers who do not know the design.
+// An explanation of the cause for readers who do not know the design.
 std::string explained(const Diagnosis& d, Cause cause) {
   switch (cause) {
     case Cause::kSmallMicroBatches:
@@ -128,7 +128,7 @@ std::string parts_text(const Diagnosis& d) {
   return text;
 }
 
-// What the largest part means, if anything is lost.
+// The explanation of the largest part, if any time is lost.
 std::string largest_text(const Diagnosis& d) {
   const auto largest =
       std::max_element(d.parts.begin(), d.parts.end(),

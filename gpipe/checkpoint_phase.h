@@ -10,7 +10,7 @@ namespace gpipe::internal {
 // This thread's phase. Unlike the functions for layers, it leaves no trace in phase_questions().
 CheckpointPhase checkpoint_phase();
 
-// What this thread's layers have asked. A layer that asks knows that it is run twice.
+// The questions that this thread's layers have asked. A layer that asks knows that it is run twice.
 struct PhaseQuestions {
   bool checkpointing = false;
   bool recomputing = false;

@@ -165,12 +165,12 @@ struct StepOptions {
   // or the sum, over the mini-batch, even if micro-batches differ in size. Default: kMean.
   TORCH_ARG(LossReduction, reduction) = LossReduction::kMean;
 
-  // What the mean of a micro-batch is taken over: the number of tokens that are not padding, say,
-  // or the sum of the classes' weights. Called for every micro-batch before its first forward. A
-  // micro-batch of weight 0 does not count, whatever its loss is. Without this option a micro-batch
-  // of nothing but padding makes the loss NaN, the mean over nothing (a warning is logged once),
-  // and the gradients wrong: those of cross_entropy are zeros there, those of sum / number are NaN.
-  // Allowed with kMean only.
+  // The weight over which the mean of a micro-batch is taken: the number of tokens that are not
+  // padding, say, or the sum of the classes' weights. Called for every micro-batch before its first
+  // forward. A micro-batch of weight 0 does not count, whatever its loss is. Without this option a
+  // micro-batch of nothing but padding makes the loss NaN, the mean over nothing (a warning is
+  // logged once), and the gradients wrong: those of cross_entropy are zeros there, those of sum /
+  // number are NaN. Allowed with kMean only.
   //   // cross_entropy with ignore_index(-100) over (N, T) token ids
   //   StepOptions().weight([](const Tensors& targets) {
   //     return targets.at(0).ne(-100).sum().item<double>();

@@ -1,4 +1,4 @@
-// What the pipeline costs, and what it gains, on the CPU.
+// Measures what the pipeline costs, and what it gains, on the CPU.
 //
 //   bazel run -c opt //gpipe:pipeline_benchmark
 //
@@ -306,7 +306,7 @@ void BM_Bubble(benchmark::State& state) {
 BENCHMARK(BM_Bubble)->ArgName("1f1b")->Arg(0)->Arg(1)->UseManualTime()->Iterations(7)->Unit(
     benchmark::kMillisecond);
 
-// What deferred batch norms cost: the same step of convolutions and norms, with and without them.
+// The cost of deferred batch norms: the same step of convolutions and norms, with and without them.
 void BM_DeferredBatchNorms(benchmark::State& state) {
   at::set_num_threads(1);
   static constexpr int64_t kChannels = 16;

@@ -1,6 +1,7 @@
 // Placement: which worker runs each stage, and in which process each worker is.
 //
-// It knows neither devices nor LibTorch. A schedule must match it: Schedule::check(placement).
+// A placement knows neither devices nor LibTorch. A schedule must match it:
+// Schedule::check(placement).
 #ifndef GPIPE_PLACEMENT_H_
 #define GPIPE_PLACEMENT_H_
 
@@ -49,7 +50,7 @@ class Placement {
   // The worker's stages, ascending.
   const std::vector<int64_t>& stages_of(int64_t worker) const;
   const std::vector<int64_t>& worker_of_stage() const { return worker_of_stage_; }
-  // What processes() was given; empty without it.
+  // The list that processes() was given; empty without it.
   const std::vector<int64_t>& process_of_worker() const { return process_of_worker_; }
 
   // A text for people and files, and its exact inverse:

@@ -1,6 +1,6 @@
 // World: the processes that a pipeline runs over.
 //
-// It knows nothing of how they are connected: //gpipe/distributed:world does, over c10d, and
+// It does not know how they are connected: //gpipe/distributed:world does, over c10d, and
 // programs that run over several processes depend on that.
 #ifndef GPIPE_WORLD_H_
 #define GPIPE_WORLD_H_

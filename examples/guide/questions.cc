@@ -253,7 +253,7 @@ const guide::Chapter kSlow("19", [] {
   guide::expect(timeline.steps().size() == 1, "one step is recorded");
 });
 
-// Of the second step: a first one also starts what the later ones find running.
+// Prints the split of the second step: a first step also starts what later steps find running.
 void print_split(std::ostream& out, gpipe::GPipe& pipe) {
   const torch::Tensor input = torch::randn({8, 8});
   pipe->step({input}, {}, square);

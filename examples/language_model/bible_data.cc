@@ -104,7 +104,7 @@ bool is_bible_data(const std::string& contents) {
 
 std::string decompress_bible(const std::string& contents) {
   if (!is_bible_data(contents)) {
-    throw std::runtime_error("it is no file of Debian's package bible-kjv-text");
+    throw std::runtime_error("it is not a file of Debian's package bible-kjv-text");
   }
   const size_t windows = number_at(contents, kNumbers + 4);
   std::string text;

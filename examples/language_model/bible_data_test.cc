@@ -73,7 +73,7 @@ TEST(DecompressBible, RefusesWhatIsDamaged) {
   const std::string data = test_file("genesis.data");
   EXPECT_FALSE(is_bible_data("In the beginning"));
   EXPECT_FALSE(is_bible_data(""));
-  EXPECT_THAT(error_of("In the beginning"), HasSubstr("no file of Debian's package"));
+  EXPECT_THAT(error_of("In the beginning"), HasSubstr("not a file of Debian's package"));
   EXPECT_THAT(error_of(data.substr(0, 90)), HasSubstr("ends within its header"));
   std::string wrong = data;
   wrong[93] = 1;  // the first window begins behind the end

@@ -25,33 +25,37 @@ ABSL_FLAG(std::string, text, "",
           "The file to learn from, byte by byte. Default: the King James Bible of Debian's package "
           "bible-kjv-text.");
 ABSL_FLAG(std::string, documents, "lines",
-          "What a document is, which is learned from its own beginning: lines (each line), "
-          "paragraphs (what empty lines separate). Every 20th is for the validation.");
+          "The parts of the text that are learned from their own beginning: lines (each line), "
+          "paragraphs (separated by empty lines). Every 20th is for the validation.");
 ABSL_FLAG(int64_t, length, 256, "Tokens of a row. Longer documents are cut into pieces.");
-ABSL_FLAG(
-    bool, packed, true,
-    "Rows have several documents, if they fit, which do not see each other. Without, one, and "
-    "more padding.");
+ABSL_FLAG(bool, packed, true,
+          "Whether a row has several documents, if they fit, which do not see each other. With "
+          "--nopacked it has one, and more padding.");
 
 ABSL_FLAG(std::string, model, "llama", "The kind of the network: llama, gpt2.");
 ABSL_FLAG(int64_t, blocks, 4, "Blocks of the network, each an attention layer and an MLP.");
 ABSL_FLAG(int64_t, width, 128, "Numbers in the vector of a token.");
 ABSL_FLAG(int64_t, heads, 4, "Heads of attention.");
-ABSL_FLAG(double, dropout, 0, "The probability with which what a layer adds is left out.");
+ABSL_FLAG(double, dropout, 0, "The probability with which a value that a layer adds is left out.");
 
-ABSL_FLAG(bool, tied, false,
-          "The head multiplies with the matrix of the embedding, as GPT-2's does: a parameter that "
-          "the first and the last partition share.");
+ABSL_FLAG(
+    bool, tied, false,
+    "Whether the head multiplies with the matrix of the embedding, as the head of GPT-2 does: "
+    "a parameter that the first and the last partition share.");
 
 ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
-ABSL_FLAG(bool, short_last, false,
-          "The last mini-batch of an epoch has the rows that are left of it. Without, it is filled "
-          "from the next epoch.");
+ABSL_FLAG(
+    bool, short_last, false,
+    "Whether the last mini-batch of an epoch has only the rows that are left. Otherwise it is "
+    "filled from the next epoch.");
 ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
-ABSL_FLAG(double, learning_rate, 3e-3,
-          "The highest. It rises for --warm_up steps and falls as a cosine to a tenth at the end.");
+ABSL_FLAG(
+    double, learning_rate, 3e-3,
+    "The highest learning rate. It rises for --warm_up steps and falls as a cosine to a tenth "
+    "at the end.");
 ABSL_FLAG(int64_t, warm_up, 50, "Steps in which the learning rate rises.");
-ABSL_FLAG(double, weight_decay, 0.1, "AdamW's, of matrices. Norms and biases do not decay.");
+ABSL_FLAG(double, weight_decay, 0.1,
+          "AdamW's weight decay of matrices. Norms and biases do not decay.");
 ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
 ABSL_FLAG(uint64_t, seed, 0,
           "Seed of the parameters, of the order of documents, of dropout, and "
@@ -62,11 +66,12 @@ ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
 
 ABSL_FLAG(
     std::optional<int64_t>, stages, std::nullopt,
-    "Partitions of the pipeline. Default: what --balance has, 2, or one for each process of a "
-    "replica.");
-ABSL_FLAG(std::string, balance, "even",
-          "Layers of each partition, such as 5,6; even: as many for each; time: by measured times "
-          "of the layers; best: the cut with the shortest predicted step.");
+    "Partitions of the pipeline. Default: as many as --balance has; otherwise 2, or one for each "
+    "process of a replica.");
+ABSL_FLAG(
+    std::string, balance, "even",
+    "Layers of each partition, such as 5,6; even: the same number for each; time: by measured "
+    "times of the layers; best: the cut with the shortest predicted step.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, chunks, 4, "Micro-batches of a mini-batch, of all replicas together.");
 ABSL_FLAG(int64_t, replicas, 1, "Replicas of the pipeline, which share the processes.");
@@ -74,7 +79,7 @@ ABSL_FLAG(
     std::optional<int64_t>, groups, std::nullopt,
     "Groups of micro-batches, in which gradients are added up: with the same number, and the "
     "same --chunks, any number of replicas gives the same bits. Default: as many as replicas; "
-    "without those, none.");
+    "without replicas, none.");
 ABSL_FLAG(bool, zero, false,
           "Each replica keeps the optimizer's states of its share of the parameters (ZeRO, stage "
           "1). The bits are the same.");
@@ -96,15 +101,15 @@ ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written
 ABSL_FLAG(int64_t, save_every, 0, "Steps between two checkpoints. Default: 0, none on the way.");
 ABSL_FLAG(std::string, resume, "",
           "Go on from the checkpoint in this folder, with the flags that were given then. Stages, "
-          "schedule, replicas, processes, --checkpoint and devices may be others.");
+          "schedule, replicas, processes, --checkpoint and devices may change.");
 ABSL_FLAG(
     bool, resume_saved, false,
     "Go on from the checkpoint in --save, if there is one already, whatever --resume says: for "
     "launchers that start a run again when a process was lost.");
 ABSL_FLAG(
     bool, resume_anyway, false,
-    "With --resume: go on where other flags than the checkpoint's were given, with other bits "
-    "than the run that was stopped would have had.");
+    "With --resume: go on even with other flags than those of the checkpoint, and so with other "
+    "bits than the run that was stopped would have had.");
 ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt, "Stop after this step, as after Ctrl-C.");
 ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
 
@@ -112,9 +117,9 @@ ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
 ABSL_FLAG(int64_t, samples, 1,
           "How many samples, written at the same time; with a pipeline at most --chunks.");
 ABSL_FLAG(bool, cache, true,
-          "Samples keep keys and values of earlier bytes. Without, each byte takes a forward over "
-          "all that is before it.");
-ABSL_FLAG(std::string, prompt, "", "What the sample begins with.");
+          "Whether samples keep keys and values of earlier bytes. Otherwise each byte takes a "
+          "forward over all bytes before it.");
+ABSL_FLAG(std::string, prompt, "", "The text with which the samples begin.");
 ABSL_FLAG(double, temperature, 0.8,
           "How even the probabilities of the sample's bytes are: 1 as learned, 0 the most probable "
           "one.");
@@ -251,8 +256,8 @@ void check_order_of_sums(const Settings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
   if (adds_in_order(settings.schedule.make)) return;
   throw std::invalid_argument(absl::StrFormat(
-      "--schedule=%s adds up the gradients of micro-batches in another order than theirs, which "
-      "--replicas and --groups need; give fill-drain, or any other",
+      "--schedule=%s does not add up gradients in the order of the micro-batches, which --replicas "
+      "and --groups need; give fill-drain, or any other schedule",
       settings.schedule.name));
 }
 

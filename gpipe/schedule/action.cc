@@ -25,7 +25,7 @@ bool take_kind(char c, ActionKind* kind) {
   return false;
 }
 
-// What the text would mean if the grammar's reserved parts were in use; empty if it has none.
+// The meaning of the text by the grammar's reserved parts; empty if it has none of these.
 std::string kept_for_later(std::string_view text) {
   struct Kept {
     char letter;

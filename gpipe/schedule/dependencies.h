@@ -40,8 +40,9 @@ class Dependencies {
   // The result is false (as a bool) if the table has no such action.
   Position find(const Action& action) const { return positions_[slot(action)]; }
 
-  // What `action` waits for: first what arrives over routes, in the order in which a Step receives
-  // it, then the result of its own stage. Actions that are not in the table are left out.
+  // The actions that `action` waits for: first those whose results arrive over routes, in the order
+  // in which a Step receives them, then that of its own stage. Actions that are not in the table
+  // are left out.
   std::vector<Edge> needs(const Action& action) const;
   // Visits the same edges one by one, without allocating a list: for large tables this is called
   // millions of times. `visit` takes an Edge and returns whether to go on. Returns false if it was

@@ -22,7 +22,9 @@ ABSL_FLAG(
     "zb-h1, zb-h2, zb-interleaved, zb-v, v-half, v-min or dualpipe-v. gpipe and fill-drain both "
     "run all forwards, then all backwards: gpipe from the last micro-batch to the first, "
     "fill-drain from the first to the last.");
-ABSL_FLAG(int64_t, stages_per_worker, 0, "Of interleaved and the like. Default, 0: 2.");
+ABSL_FLAG(
+    int64_t, stages_per_worker, 0,
+    "Stages on each worker, for interleaved and similar schedules. Default: 0, which means 2.");
 ABSL_FLAG(std::string, file, "",
           "Read the schedule from this file instead: its text, or a CSV "
           "table of torch.distributed.pipelining if the name ends in .csv.");

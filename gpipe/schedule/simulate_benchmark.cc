@@ -1,4 +1,4 @@
-// What simulate() and compile() cost, for schedules up to the largest that anybody asked for.
+// Measures simulate() and compile(), for schedules up to the largest size that was asked for.
 // simulate(): making the schedule, checking it and putting times on it, with uniform costs and
 // transfers that take time. compile(): compiling an existing schedule to a Program, with routes
 // between neighbors only.

@@ -31,7 +31,7 @@
 
 namespace gpipe {
 
-// What a transport promises about sends.
+// The promises of a transport about sends.
 enum class Sends : uint8_t {
   kBuffered,    // a send ends at once; the value waits for its receiver (threads of one process)
   kRendezvous,  // a send may wait until its receiver is at the receive (messages between processes)
@@ -60,7 +60,7 @@ struct ReceivesAhead {
   friend std::ostream& operator<<(std::ostream& out, const ReceivesAhead& ahead);
 };
 
-// What a schedule costs. Times are in units of one action; transfers take no time.
+// The costs of a schedule. Times are in units of one action; transfers take no time.
 struct ScheduleFacts {
   // Per stage: the maximum number of micro-batches whose forward is done and whose backward is not
   // (for a split backward: whose weight gradient is not). In a forward half all stay alive; in a

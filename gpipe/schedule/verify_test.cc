@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// What verify() reports for a schedule's text; empty if it reports nothing.
+// The problems that verify() reports for a schedule's text; empty if there are none.
 std::string complaint(const std::string& text, Sends sends = Sends::kRendezvous,
                       const std::vector<Route>& skips = {}) {
   const Schedule schedule = Schedule::from_text(text);
@@ -115,7 +115,7 @@ TEST(Verify, HalfOfACell) {
             "Schedule::verify: 2 problems:\n"
             "  - B0.0 is missing (or I0.0 and W0.0)\n"
             "  - F1.0 is missing")
-      << "a table with both kinds is no half";
+      << "a table with both kinds is not a half";
 }
 
 TEST(Verify, ScheduleAndRoutesMustBeForTheSameStages) {

@@ -153,7 +153,7 @@ const char* name_of(TimePart part) {
       return "overhead";
   }
   throw std::invalid_argument("TimePart " + std::to_string(static_cast<int>(part)) +
-                              " is none of the parts of a time");
+                              " is not one of the parts of a time");
 }
 
 double TimeSplit::share(TimePart part, int64_t worker) const {

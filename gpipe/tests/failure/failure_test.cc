@@ -177,7 +177,7 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
   const auto [phase, kind, entry, stage] = GetParam();
   if (testing::for_gpus() && phase == Phase::kBackward && kind == Kind::kForeign) {
     GTEST_SKIP() << "autograd runs a custom function's backward on a thread of the device, where "
-                    "LibTorch ends the process at what is no std::exception";
+                    "LibTorch ends the process at an exception that is not a std::exception";
   }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
   // For a failing recompute every micro-batch must have one. Otherwise the mode does not matter

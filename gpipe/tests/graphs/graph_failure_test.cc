@@ -140,7 +140,7 @@ struct GraphFailure : testing::DeviceTest {
         model, GPipeOptions({2, 2}).devices(devices(2)).chunks(4).checkpoint(mode).graphs(graphs));
   }
 
-  // One step; the gradients that it leaves.
+  // Runs one step and returns the gradients that it leaves.
   std::vector<at::Tensor> step(GPipe& pipe) const {
     testing::manual_seed(2);
     const at::Tensor x = testing::copy_on(device(0), torch::randn({8, 6}));
