@@ -141,8 +141,8 @@ class GPipeImpl : public torch::nn::Module {
   // for equal parameters, whatever the layout.
   std::string parameter_hash() const;
   // For a model that was built on meta (meta/meta_scope.h) because it is larger than one machine:
-  // gives the parameters and buffers of this process that are still on meta memory and their first
-  // values. Random values follow torch::manual_seed of rank 0 and do not depend on the cut. Throws
+  // gives memory and first values to the parameters and buffers of this process that are still on
+  // meta. Random values follow torch::manual_seed of rank 0 and do not depend on the cut. Throws
   // c10::ValueError for an empty `init`.
   void materialize(const LayerInit& init);
 

@@ -75,7 +75,7 @@ struct GPipeOptions {
   // have several stages on a worker, say. The CPU's threads are then shared among the workers. A
   // schedule must match the placement, and the default schedule is default_schedule() of it.
   // Default: none. A step's schedule says where stages are, on as many workers as there are stages
-  // or fewer; each stage has an equal share of the CPU's threads.
+  // or fewer; each worker then has one stage's share of the CPU's threads.
   TORCH_ARG(std::optional<Placement>, placement) = std::nullopt;
 
   // The processes over which the stages, or replicas of all of them, are spread:

@@ -256,8 +256,8 @@ void check_order_of_sums(const Settings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
   if (adds_in_order(settings.schedule.make)) return;
   throw std::invalid_argument(absl::StrFormat(
-      "--schedule=%s adds up the gradients of micro-batches in another order than theirs, which "
-      "--replicas and --groups need; give fill-drain, or any other",
+      "--schedule=%s does not add up gradients in the order of the micro-batches, which --replicas "
+      "and --groups need; give fill-drain, or any other schedule",
       settings.schedule.name));
 }
 

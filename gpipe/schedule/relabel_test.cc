@@ -25,7 +25,7 @@ TEST(Relabelled, NothingWhereTimesWouldChange) {
                 "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 "
                 "B1.0 B1.1")),
             std::nullopt);
-  // This would give a whole backward between the halves of another.
+  // A whole backward is between the halves of another.
   EXPECT_EQ(relabelled(Schedule::from_text(
                 "stages 1\nmicro_batches 2\nworker 0: F0.0 F0.1 I0.0 B0.1 W0.0")),
             std::nullopt);

@@ -51,8 +51,7 @@ using testing::on_host;
 using testing::square_loss;
 using ::testing::UnorderedElementsAre;
 
-// The device's own graphs, except that one call of a kind fails: the one that brings its count to
-// 0.
+// The device's own graphs, except that one call of a kind fails: the one that finds its count at 0.
 struct Countdown {
   std::atomic<int64_t> pool{-1};
   std::atomic<int64_t> begin{-1};
