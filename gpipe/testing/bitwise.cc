@@ -20,7 +20,7 @@ std::string shape_text(const at::Tensor& tensor) {
   return out.str();
 }
 
-// On the host, in the order of the indices, without lazy conjugation or negation.
+// A copy on the host, in the order of the indices, without lazy conjugation or negation.
 at::Tensor plain_copy(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
 }
@@ -88,14 +88,14 @@ std::string number(c10::ScalarType type, const char* data) {
     case c10::kLong:
       return integer<int64_t>(data);
     default:
-      return "?";  // the bits beside it say all
+      return "?";  // the message also shows the bits
   }
 }
 
 struct Parts {
   c10::ScalarType type;
-  size_t size;   // of one, in bytes
-  size_t count;  // in an element
+  size_t size;   // of one number, in bytes
+  size_t count;  // numbers in an element
 };
 
 Parts parts_of(c10::ScalarType type) {

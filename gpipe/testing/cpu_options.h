@@ -1,4 +1,4 @@
-// CPU options: what many tests of a pipeline begin with: all stages on the CPU, and the mean
+// CPU options: options and a loss for tests of pipelines: all stages on the CPU, and the mean
 // squared error.
 #ifndef GPIPE_TESTING_CPU_OPTIONS_H_
 #define GPIPE_TESTING_CPU_OPTIONS_H_

@@ -25,8 +25,8 @@ void slow_work_on_cpu(c10::Device /*device*/) {
 
 void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #if GPIPE_TORCH_HAS_CUDA
-  // LibTorch's own sleep counts cycles. At an idle GPU's clock they take longer than at a busy
-  // one's, so that a test of order could pass and have shown nothing.
+  // Not LibTorch's own sleep, which counts cycles: they are shorter on a busy GPU than on an idle
+  // one, so that a test of order could pass without showing anything.
   if (!has_spin_kernel()) {
     throw std::runtime_error(
         "to keep a stream busy takes a kernel of ours, and this program was built without a CUDA "
@@ -63,7 +63,7 @@ const DeviceKind& kind() {
   return found->second;
 }
 
-// One on each device; none on the CPU.
+// A new stream on each device; none on the CPU.
 std::vector<c10::Stream> new_streams() {
   std::vector<c10::Stream> streams;
   for (int64_t k = 0; k < gpu_count(); ++k) {

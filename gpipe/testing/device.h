@@ -55,8 +55,8 @@ class OtherStreamsScope {
   c10::MultiStreamGuard guard_;
 };
 
-// While it lives, host threads may wait for a device where the kind forbids it (see DeviceKind).
-// For layers that ask for a value.
+// While it lives, host threads may wait for a device even if the kind forbids it (see DeviceKind).
+// It is for layers that read a value of a tensor.
 class HostWaitsAllowed {
  public:
   HostWaitsAllowed();
@@ -74,7 +74,7 @@ struct DeviceKind {
   void (*allow_host_waits)(bool allowed) = nullptr;                    // null: always
 };
 
-// For static initializers in what such a program links. `name` is the value of GPIPE_TEST_DEVICE.
+// For static initializers in libraries of such programs. `name` is the value of GPIPE_TEST_DEVICE.
 void register_device_kind(const std::string& name, const DeviceKind& kind);
 
 // Base of tests that run on the program's device.

@@ -18,13 +18,13 @@
 
 namespace gpipe::testing {
 
-// What a training leaves, in an order of its own. Undefined tensors are gradients that are missing.
+// All results of a training, in a fixed order. Undefined tensors stand for missing gradients.
 using Trace = std::vector<at::Tensor>;
 
 // Fails the test at the first difference.
 void expect_same(const Trace& with, const Trace& without);
 
-// Parameters, their gradients and buffers.
+// Appends the parameters, their gradients and the buffers.
 void add_state(GPipe& pipe, Trace& trace);
 
 struct GraphTraining {
@@ -39,17 +39,17 @@ struct GraphTraining {
   std::function<void(GPipe& pipe, int64_t step)> before_step = nullptr;
 };
 
-// Steps of a training, and a forward without gradients after each.
+// Runs the steps of a training, and a forward without gradients after each.
 [[nodiscard]] Trace train(GraphTraining training, bool graphs,
                           std::vector<GraphUse>* use = nullptr);
 
-// Trains without and with graphs, each from a training of `make`, and expects the same. Returns
-// what the second says of its graphs: without a look at it, a test would also pass if graphs gave
-// up.
+// Trains without and with graphs, each from a new training of `make`, and expects the same results.
+// Returns the use of graphs in the second: a test must check it, or it would also pass if graphs
+// were given up.
 [[nodiscard]] std::vector<GraphUse> expect_same_training(
     const std::function<GraphTraining()>& make);
 
-// Of each stage: "replayed", "recorded, not replayed", "not recorded", or "left alone: " and why.
+// For each stage: "replayed", "recorded, not replayed", "not recorded", or "left alone: " and why.
 [[nodiscard]] std::vector<std::string> graphs_of(const std::vector<GraphUse>& use);
 
 // A stage for each part of `balance`, on devices(), without graphs.

@@ -8,7 +8,7 @@
 
 namespace gpipe::testing {
 
-// Thread-safety: any thread may log, and ask.
+// Thread-safety: any thread may log, and call warnings().
 //
 // Example:
 //   const LogCapture log;
@@ -21,7 +21,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // Their texts, in order.
+  // The texts of the warnings, in order.
   std::vector<std::string> warnings() const;
 
  private:

@@ -1,4 +1,4 @@
-// number_from: a number that whoever runs a test gives it as an environment variable.
+// number_from: a number that the user of a test gives it as an environment variable.
 #ifndef GPIPE_TESTING_NUMBER_FROM_H_
 #define GPIPE_TESTING_NUMBER_FROM_H_
 
@@ -7,7 +7,7 @@
 
 namespace gpipe::testing {
 
-// GPIPE_PROGRAMS=8000; `otherwise` if it is not set.
+// The variable's number, as in GPIPE_PROGRAMS=8000; `otherwise` if it is not set.
 inline uint64_t number_from(const char* variable, uint64_t otherwise) {
   const char* text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);

@@ -1,5 +1,5 @@
-// OwnBackward: a user's function whose backward runs a backward of its own, as users' own
-// checkpointing does.
+// OwnBackward: a user's function whose backward runs another backward, as checkpointing code of
+// users does.
 #ifndef GPIPE_TESTING_OWN_BACKWARD_H_
 #define GPIPE_TESTING_OWN_BACKWARD_H_
 

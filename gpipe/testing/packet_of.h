@@ -1,4 +1,4 @@
-// packet_of: a packet of tensors, as a stage would send it, for tests of what packets go through.
+// packet_of: a packet of tensors, as a stage would send it, for tests of code that handles packets.
 #ifndef GPIPE_TESTING_PACKET_OF_H_
 #define GPIPE_TESTING_PACKET_OF_H_
 
@@ -11,7 +11,7 @@
 
 namespace gpipe::testing {
 
-// Of a value that is a list of tensors, all of which want a gradient.
+// The packet of a value that is a list of tensors, all of which want a gradient.
 inline internal::Packet packet_of(std::vector<at::Tensor> tensors) {
   internal::Packet packet;
   packet.kind = internal::ValueKind::kTensors;
@@ -19,8 +19,8 @@ inline internal::Packet packet_of(std::vector<at::Tensor> tensors) {
   return packet;
 }
 
-// Of a value that is a single tensor, which wants a gradient. (As an overload it would be taken for
-// a list of one.)
+// The packet of a value that is a single tensor, which wants a gradient. (Not an overload: a call
+// with a list of one tensor could then mean either.)
 inline internal::Packet packet_of_one(const at::Tensor& tensor) {
   internal::Packet packet;
   packet.items.push_back({tensor, true});

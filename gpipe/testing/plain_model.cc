@@ -26,8 +26,8 @@ namespace {
 std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result(sizes.size());
   for (const at::Tensor& tensor : tensors) {
-    // Differentiable; the gradient is joined from those of the pieces. narrow() would pad each with
-    // zeros and add them up, which turns -0 into 0.
+    // The cut is differentiable; the gradient is joined from those of the pieces. narrow() would
+    // pad each gradient with zeros and add them up, which turns -0 into 0.
     const Tensors pieces = tensor.defined() ? tensor.split_with_sizes(sizes) : Tensors();
     for (size_t i = 0; i < sizes.size(); ++i) {
       result[i].push_back(pieces.empty() ? at::Tensor() : pieces[i]);
@@ -78,7 +78,7 @@ Tensors join(const std::vector<Tensors>& pieces) {
   for (size_t k = 0; k < pieces[0].size(); ++k) {
     std::vector<at::Tensor> column;
     for (const Tensors& piece : pieces) column.push_back(piece[k]);
-    // A single one keeps its strides: they decide the order of sums over it.
+    // A single piece keeps its strides, because they decide the order of sums over it.
     result.push_back(column.size() == 1 || !column[0].defined() ? column[0] : at::cat(column, 0));
   }
   return result;

@@ -1,8 +1,8 @@
 // PlainModel: the same Sequential without a pipeline, run micro-batch by micro-batch.
 //
-// What a pipeline computes is checked against it bitwise: the same micro-batches, the same draws
-// (see gpipe/internal/operators/random_streams.h), gradients accumulated in the order in which a
-// schedule runs its backwards.
+// A pipeline's results are compared with it bitwise. It has the same micro-batches and the same
+// random numbers (see gpipe/internal/operators/random_streams.h), and accumulates gradients in the
+// order in which a schedule runs its backwards.
 #ifndef GPIPE_TESTING_PLAIN_MODEL_H_
 #define GPIPE_TESTING_PLAIN_MODEL_H_
 
@@ -17,17 +17,17 @@
 
 namespace gpipe::testing {
 
-// In which order the micro-batches run their backward.
+// The order in which the micro-batches run their backward.
 enum class BackwardOrder { kAscending /* 1F1B */, kDescending /* GPipe, forward() */ };
 
-// In memory of its own; so is the gradient that goes back.
+// A copy in memory of its own. The gradient that goes back through it has memory of its own, too.
 at::Tensor own_copy(const at::Tensor& tensor);
 
 class PlainModel {
  public:
-  // The inputs of the layers `copied_before` come in memory of their own, and the gradients that go
-  // back likewise, as where a pipeline's next device begins. Elsewhere a view begins somewhere in a
-  // line of memory, and there sums may have another order.
+  // The inputs of the layers `copied_before` are copied to memory of their own, and so are the
+  // gradients that go back, as at the beginning of a pipeline's next device. Without a copy a view
+  // may begin anywhere within a line of memory, and then sums may have another order.
   PlainModel(torch::nn::Sequential model, int64_t chunks, std::set<int64_t> copied_before = {});
 
   // Like GPipe::step with keep_outputs.
@@ -35,9 +35,9 @@ class PlainModel {
                   BackwardOrder order);
 
   // Like GPipe::forward of the mini-batch, then loss_fn over all of it and backward. With
-  // `autocast` only the forward runs under its device's autocast to that type, without the cache of
-  // cast weights, whose gradients would wait for the last use in all micro-batches. The outputs
-  // require a gradient where the model's do.
+  // `autocast` only the forward runs under its device's autocast to that type. It has no cache of
+  // cast weights, because their gradients would wait for the last use in all micro-batches. The
+  // outputs require a gradient if the model's outputs do.
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 

@@ -1,6 +1,6 @@
-// Tests compare bits, with the CPU or from one run to the next. On GPUs cuDNN would otherwise round
-// the factors of its convolutions to TF32, and choose algorithms that add in any order. It has no
-// header: linking it does that before each test. Other devices do not care.
+// Tests compare bits, with the CPU or between runs. Before each test this switches off cuDNN's
+// rounding of convolutions' factors to TF32, and its algorithms that add in any order. It has no
+// header: linking it suffices. It has no effect on other devices.
 
 #include <ATen/Context.h>
 

@@ -23,8 +23,8 @@ struct SampleModel {
   int64_t layers;
 };
 
-// A chain of linear layers; one with dropout; convolutions with batch norm; nested skips, and skips
-// past several layers; layers with several values, some of them integers.
+// A chain of linear layers; a chain with dropout; convolutions with batch norm; nested skips, and
+// skips past several layers; layers with several values, some of them integers.
 const std::vector<SampleModel>& sample_models();
 
 // Three convolutions, with a skip from the first to the last; 2 channels. A new model with the same

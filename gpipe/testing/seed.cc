@@ -22,7 +22,7 @@ class SeedListener : public ::testing::EmptyTestEventListener {
  public:
   explicit SeedListener(std::ostream& out) : out_(out) {}
 
-  // For what SetUpTestSuite draws.
+  // Seeds the draws of SetUpTestSuite.
   void OnTestSuiteStart(const ::testing::TestSuite& /*suite*/) override { seed(); }
 
   void OnTestStart(const ::testing::TestInfo& /*test*/) override {
@@ -30,7 +30,7 @@ class SeedListener : public ::testing::EmptyTestEventListener {
     seed();
   }
 
-  // Printed at once and not at the test's end, which a crash or a hang would never reach.
+  // Prints immediately and not at the test's end, which a crash or a hang would never reach.
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed() || told_) return;
     told_ = true;

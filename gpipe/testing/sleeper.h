@@ -1,4 +1,4 @@
-// Sleeper: a layer that takes as long as it is told to, and no core meanwhile.
+// Sleeper: a layer that takes a given time and uses no core meanwhile.
 #ifndef GPIPE_TESTING_SLEEPER_H_
 #define GPIPE_TESTING_SLEEPER_H_
 
@@ -15,7 +15,7 @@ namespace gpipe::testing {
 
 using Seconds = std::chrono::duration<double>;
 
-// Sleeps for so long in its forward and in its backward; what it returns equals its input.
+// Sleeps for these times in its forward and in its backward; its output equals its input.
 inline std::shared_ptr<FunctionImpl<at::Tensor, at::Tensor>> sleeper(Seconds forward,
                                                                      Seconds backward = {}) {
   return layer<at::Tensor, at::Tensor>([=](const at::Tensor& x) {

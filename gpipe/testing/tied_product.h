@@ -1,4 +1,4 @@
-// TiedProduct: a layer that multiplies by a weight which other layers have registered, too.
+// TiedProduct: a layer that multiplies by a weight that other layers have registered, too.
 #ifndef GPIPE_TESTING_TIED_PRODUCT_H_
 #define GPIPE_TESTING_TIED_PRODUCT_H_
 

@@ -1,4 +1,4 @@
-// TorchWarnings: what LibTorch warns of on this thread, instead of writing it to the standard
+// TorchWarnings: collects LibTorch's warnings on this thread, instead of writing them to standard
 // error.
 #ifndef GPIPE_TESTING_TORCH_WARNINGS_H_
 #define GPIPE_TESTING_TORCH_WARNINGS_H_

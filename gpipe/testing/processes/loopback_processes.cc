@@ -25,7 +25,7 @@ class NothingToDo final : public Processes::Call {
   void failed_on_all() noexcept override {}
 };
 
-// Each rank has its own plan, as in a process of its own.
+// The plans of all ranks: each rank has its own, as in separate processes.
 struct Plans final : Processes::Messages {
   explicit Plans(const Program& program) {
     std::vector<int64_t> ranks(program.workers.size());
@@ -53,7 +53,7 @@ class LoopbackProcesses::LoopbackRun final : public Run {
   }
   ~LoopbackRun() override {
     transports_.clear();
-    if (!is_finished_) processes_.links_.clear();  // they are aborted
+    if (!is_finished_) processes_.links_.clear();  // the links were aborted
   }
 
   void send(const std::vector<Step::Send>& sends, std::vector<Packet>& packets) override {
@@ -94,7 +94,7 @@ LoopbackProcesses::LoopbackProcesses(const LinkKind* kind) : kind_(kind) {}
 LoopbackProcesses::~LoopbackProcesses() = default;
 
 bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
-  // All links have a stream at either end, here all of one device.
+  // Each link has a stream at either end, and here all are streams of one device.
   constexpr size_t kMostLinks = 12;
   size_t ends = 0;
   for (const auto& of_one : links_) ends += of_one->size();
@@ -115,7 +115,7 @@ bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device devic
     links_.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
   }
   for (bool all = false; !all; std::this_thread::yield()) {
-    all = true;  // each has to be asked, again and again
+    all = true;  // each one's are_connected() must be called again and again
     for (const auto& of_one : links_) all = of_one->are_connected() && all;
   }
   return true;

@@ -1,4 +1,4 @@
-// LoopbackProcesses: for tests, one process whose workers talk as those of several do.
+// LoopbackProcesses: for tests, one process whose workers communicate as if in several processes.
 #ifndef GPIPE_TESTING_PROCESSES_LOOPBACK_PROCESSES_H_
 #define GPIPE_TESTING_PROCESSES_LOOPBACK_PROCESSES_H_
 
@@ -15,10 +15,11 @@
 
 namespace gpipe::distributed {
 
-// The only one of its kind, and each of its workers is a rank of its own: packets between them
-// become bytes, and move over a MemoryNetwork, when their receiver has asked for them.
+// It is the only process of its World. Within a run each of its workers is a rank of its own:
+// packets between them become bytes, and move over a MemoryNetwork when their receiver has asked
+// for them.
 //
-// Between stages on a device tensors go by links of `kind`, if there is one, and as long as there
+// If `kind` is given, tensors between stages on a device go by links of that kind, as long as there
 // are enough streams for them. All pipelines are on one device.
 //
 // Example:
@@ -44,7 +45,7 @@ class LoopbackProcesses final : public internal::Processes {
                                  std::function<std::string(int64_t stage)> current_layer,
                                  c10::Device device) override;
 
-  // Messages between workers.
+  // The number of messages between workers so far.
   int64_t moved() const { return moved_; }
 
  private:

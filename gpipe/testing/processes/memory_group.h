@@ -1,4 +1,4 @@
-// MemoryNetwork: for tests, groups of ranks within one process, whose sends wait for receives.
+// MemoryNetwork: for tests, groups of ranks within one process, whose sends end after receives.
 #ifndef GPIPE_TESTING_PROCESSES_MEMORY_GROUP_H_
 #define GPIPE_TESTING_PROCESSES_MEMORY_GROUP_H_
 
@@ -14,18 +14,18 @@
 
 namespace gpipe::distributed {
 
-// As a group over Gloo: a message moves when its receiver has asked for it and not before, messages
-// between two ranks with one tag move in order, and one that is larger than what it is received
-// into is an error (with Gloo it ends the process).
+// It is like a group over Gloo: a message moves only when its receiver has asked for it, and
+// messages between two ranks with the same tag move in order. A message that is larger than the
+// tensor that receives it is an error (with Gloo it ends the process).
 //
 // Requirements: it outlives its groups and their transfers.
 class MemoryNetwork {
  public:
   std::unique_ptr<Group> group(int64_t rank);
 
-  // Messages that have moved.
+  // The number of messages that have moved.
   int64_t moved() const;
-  // The most messages of one rank that had been sent, and not been asked for, at one time.
+  // The largest number of messages of one rank that had been sent and not asked for at one time.
   int64_t most_waiting() const;
 
  private:
@@ -40,7 +40,7 @@ class MemoryNetwork {
 
   std::unique_ptr<Transfer> begin(const Key& key, bool sends, const at::Tensor& bytes);
 
-  mutable std::mutex mutex_;  // of all
+  mutable std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::map<Key, Line> lines_;
   int64_t moved_ = 0;

@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kPatience{30};
       if (c == '\n') c = '|';
     }
     text += '\n';
-    // A pipe takes a few thousand bytes at once.
+    // One write suffices: a pipe takes a few thousand bytes at once.
     if (write(lines, text.data(), text.size()) < 0) std::abort();
   };
   try {
@@ -91,7 +91,7 @@ std::string RankProcesses::next(int64_t rank) {
 
 void RankProcesses::send(int64_t rank, int signal) const {
   const pid_t pid = processes_.at(static_cast<std::size_t>(rank)).pid;
-  // It may have ended, and -1 would be all processes of the machine.
+  // The rank may have ended; its pid is then -1, which would signal all processes of the machine.
   if (pid > 0) kill(pid, signal);
 }
 

@@ -1,4 +1,4 @@
-// RankProcesses: for tests, some processes forked from this one, which tell it lines.
+// RankProcesses: for tests, processes forked from this one, which send it lines of text.
 #ifndef GPIPE_TESTING_PROCESSES_RANK_PROCESSES_H_
 #define GPIPE_TESTING_PROCESSES_RANK_PROCESSES_H_
 
@@ -26,24 +26,24 @@ class RankProcesses {
 
   // Each process runs `main` and ends. An exception that it throws is its last line: "threw: ...".
   RankProcesses(int64_t size, const Main& main);
-  // Kills those that still run.
+  // Kills the processes that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // The next line of a rank. "ended" when it has said all, "nothing" if it is silent for 30 s.
+  // The next line of a rank. "ended" if there are no more, "nothing" if it is silent for 30 s.
   std::string next(int64_t rank);
   void send(int64_t rank, int signal) const;
-  // Whether it ends by itself, and well, within 30 s.
+  // Whether the rank ends by itself, with status 0, within 30 s.
   bool ends(int64_t rank) { return how_it_ends(rank).empty(); }
-  // Nothing if it ends so, else how it ends: "by signal 11", "with status 1", "never".
+  // Empty if the rank ends so; otherwise how it ends: "by signal 11", "with status 1", "never".
   std::string how_it_ends(int64_t rank);
 
  private:
   struct Process {
     pid_t pid = -1;
     int lines = -1;
-    std::string text;  // what has been read and not given out
+    std::string text;  // has been read, and not yet returned by next()
   };
   std::vector<Process> processes_;
 };

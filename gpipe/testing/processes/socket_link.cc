@@ -28,7 +28,7 @@ std::atomic<int64_t> times_sent{0};
   throw std::runtime_error("sockets: " + what + ": " + std::strerror(errno));
 }
 
-// What kernels use, some of which may run after the link has gone.
+// The part of a link that kernels use, some of which may run after the link has gone.
 class Wire {
  public:
   explicit Wire(int socket) : socket_(socket) {}
@@ -37,7 +37,7 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
 
   int socket() const { return socket_; }
-  // In kernels: false ends what is moved.
+  // Called in kernels. False: the link has ended, and the kernel must stop.
   bool write(const void* from, size_t bytes) { return move(from, bytes, /*writes=*/true); }
   bool read(void* to, size_t bytes) { return move(to, bytes, /*writes=*/false); }
   void abort() {
@@ -77,7 +77,7 @@ sockaddr_un address_of(const std::string& id, socklen_t* size) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (id.size() + 1 > sizeof address.sun_path) throw std::runtime_error("sockets: a long id");
-  std::memcpy(address.sun_path + 1, id.data(), id.size());  // no file: a 0 comes first
+  std::memcpy(address.sun_path + 1, id.data(), id.size());  // a leading 0: the name is not a file
   *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + id.size());
   return address;
 }
@@ -123,7 +123,7 @@ class SocketLink final : public DeviceLink {
     return true;
   }
 
-  // A size, the bytes, and an answer: who sends is not done before it is received.
+  // Sends a size and the bytes, and waits for an answer: a send does not end before it is received.
   void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
     wire_->check();
     ++times_sent;
@@ -164,7 +164,7 @@ class SocketLink final : public DeviceLink {
     std::vector<fake::Access> accesses;
     std::vector<std::pair<void*, size_t>> pieces;
     for (const at::Tensor& message : messages) {
-      // As on a GPU, a kernel owns nothing.
+      // As on a GPU, a kernel owns no memory.
       void* const bytes = const_cast<void*>(message.const_data_ptr());
       const auto size = static_cast<size_t>(message.numel());
       accesses.push_back({fake::Footprint(bytes, size), write});

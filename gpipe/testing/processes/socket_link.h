@@ -9,14 +9,15 @@
 
 namespace gpipe::distributed {
 
-// A message is a kernel at either end, which does not end before the other one has begun, as
-// NCCL's: the stream waits, and no thread of the program. Bytes go through a local socket; the
-// race detector sees what is read and written. GPIPE_DEVICE_LINKS=sockets.
+// As with NCCL, a message is a kernel at either end, which does not end before the other one has
+// begun: the stream waits, and no thread of the program does. Bytes go through a local socket; the
+// race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
 //
-// Messages of other sizes or numbers at the two ends break the link.
+// If sizes or numbers of messages differ at the two ends, the link breaks.
 const LinkKind& socket_links();
 
-// How often this process has sent, for tests that shall not pass by way of the host.
+// How often this process has sent by such links, for tests that must not pass if tensors went
+// through the host.
 int64_t sent_by_sockets();
 
 }  // namespace gpipe::distributed

@@ -21,7 +21,8 @@
 
 namespace gpipe::distributed {
 
-// Each process connects, as if a launcher had started it, and runs `main`. One thread an operator.
+// Each process connects as if a launcher had started it, with one thread per operator, and runs
+// `main`.
 //
 // Requirements: as RankProcesses.
 class WorldRanks {
@@ -38,18 +39,18 @@ class WorldRanks {
   RankProcesses& operator*() { return ranks_; }
   RankProcesses* operator->() { return &ranks_; }
 
-  // The next line of each.
+  // The next line of each rank.
   std::vector<std::string> lines() {
     std::vector<std::string> lines;
     for (int64_t rank = 0; rank < size_; ++rank) lines.push_back(ranks_.next(rank));
     return lines;
   }
-  // That each ends by itself, and well.
+  // Expects that each rank ends by itself, with status 0.
   void expect_ends() {
     for (int64_t rank = 0; rank < size_; ++rank) EXPECT_TRUE(ranks_.ends(rank)) << rank;
   }
 
-  // This process is that rank, as if a launcher had started it. One thread an operator.
+  // Makes this process that rank, as if a launcher had started it, with one thread per operator.
   static void become(int64_t rank, int64_t size, int64_t port) {
     set("RANK", rank);
     set("WORLD_SIZE", size);
@@ -77,7 +78,7 @@ class WorldRanks {
   RankProcesses ranks_;
 };
 
-// What came of a call: what it returns, "failure: ..." or "value error: ...".
+// The outcome of a call as text: what it returns, or "failure: ...", "value error: ..." and so on.
 inline std::string outcome(const std::function<std::string()>& call) {
   try {
     return call();

@@ -25,7 +25,7 @@ using testing::SampleModel;
 constexpr int64_t kRows = 7;
 constexpr int64_t kChunks = 4;
 
-// The rows of the process's replica.
+// The rows of this process's replica.
 Tensors share_of(const World& world, c10::Device where, Tensors tensors) {
   for (torch::Tensor& tensor : tensors) {
     const RowRange rows = world.rows(tensor.size(0), kChunks);

@@ -1,5 +1,5 @@
-// expect_one_processs_bits: for tests, a sample model trained over processes with a device each,
-// and in one process.
+// expect_one_processs_bits: for tests, trains a sample model over processes with a device each, and
+// in one process.
 #ifndef GPIPE_TESTING_PROCESSES_WORLD_TRAINING_H_
 #define GPIPE_TESTING_PROCESSES_WORLD_TRAINING_H_
 
@@ -11,7 +11,7 @@
 
 namespace gpipe::distributed {
 
-// How a training is spread.
+// How a training is spread over processes.
 struct Spread {
   std::string schedule = "1f1b";
   int64_t stages = 2;
@@ -20,15 +20,15 @@ struct Spread {
   std::string links = "host";  // GPIPE_DEVICE_LINKS: "host" or "sockets"
 };
 
-// Three steps, whose numbers of rows differ, each with clipping, and an evaluation: losses, norms
-// and the hash of the parameters are those of one process on device 0. Messages between devices
-// have gone by the links that were asked for.
+// Trains three steps, whose numbers of rows differ, each with clipping, and evaluates. Expects the
+// losses, norms and parameter hash of one process on device 0, and that tensors between devices
+// went by the requested links.
 void expect_one_processs_bits(const testing::SampleModel& sample, const Spread& spread);
 
-// Ranks that have it as GPIPE_DEVICE_LINKS, as this process has from now on.
+// Ranks with GPIPE_DEVICE_LINKS=`links`. From now on this process has that, too.
 WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main);
 
-// A number's bits, as a text with a blank behind.
+// A number's bits, as a text with a blank at the end.
 std::string bits(double number);
 
 }  // namespace gpipe::distributed

@@ -15,7 +15,7 @@ using at::Tensor;
 
 bool has_hooks(const Tensor& leaf) { return !torch::autograd::impl::hooks(leaf).empty(); }
 
-// With the strides that autograd would give it.
+// Adds to the leaf's .grad, with the strides that autograd would give it.
 void add_gradient(const Tensor& leaf, const Tensor& gradient) {
   if (!gradient.defined()) return;
   const c10::NoGradGuard no_grad;

@@ -12,9 +12,9 @@
 
 namespace gpipe::testing::programs {
 
-// About half of the parameters and of the inputs that want a gradient, chosen by the program's
-// seed. None of the parameters has hooks (docs/guide/17-same-training.md). Both sides of a program
-// have the same ones. Whatever a program asks for, what it got is in .grad afterwards.
+// It has about half of the parameters and of the inputs that want a gradient, chosen by the
+// program's seed, and the same ones on both sides of a program. None of the parameters has hooks
+// (docs/guide/17-same-training.md). The gradients that a program got are in .grad afterwards.
 class Asked {
  public:
   Asked(const Program& program, const Side& side, const Batch& batch);
@@ -25,17 +25,17 @@ class Asked {
   // The pipeline's side: runs the backward of `loss`.
   void backward(const at::Tensor& loss) const;
 
-  // The plain model's side, which computes all gradients: before and after it runs. The gradients
-  // of what was not asked for are forgotten, and the others added up anew, then added to .grad:
-  // autograd adds to it once.
+  // The plain model's side, which computes all gradients: call these before and after it runs. The
+  // gradients of tensors that were not asked for are dropped. The others are added up anew and then
+  // added to .grad once, as autograd does.
   void begin_plain();
   void end_plain();
 
  private:
   const Program& program_;
   Tensors tensors_;
-  Tensors all_;     // all that may have a .grad
-  Tensors before_;  // their .grad
+  Tensors all_;     // all tensors that may have a .grad
+  Tensors before_;  // the .grad of all_ before the plain model runs
 };
 
 }  // namespace gpipe::testing::programs

@@ -43,7 +43,7 @@ Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_pla
 
 // What a layer may set for its thread while it runs.
 enum class OwnState : uint8_t { kAutocast, kAutocastWithCache, kRoundsDownward };
-// The same layer, which sets that. It neither stashes nor pops.
+// The same layer, which sets `state` while it runs. The layer must neither stash nor pop.
 Layer with_own_state(Layer layer, OwnState state);
 
 }  // namespace gpipe::testing::programs

@@ -15,33 +15,31 @@ struct Outcome {
   enum Kind {
     kEqual,         // bit by bit
     kEqualButSums,  // up to the order of sums, where one tensor takes several routes
-    // Bit by bit what the plain model computes that copies where the pipeline goes to another
-    // device, with strides and place in a line as they are there: what code writes into its
-    // gradient is not seen on the tensor's other routes (docs/guide/17-same-training.md).
+    // Bit by bit equal to a plain model that copies tensors where the pipeline goes to another
+    // device, and so has the same strides and places in a line. If code writes into its gradient,
+    // the tensor's other routes then do not see it (docs/guide/17-same-training.md).
     kEqualButCopies,
     kInvalid,       // the plain model throws
     kRefused,       // the pipeline throws what it documents, see compare.cc
     kUnrepeatable,  // on a GPU: differs, but two runs of the plain model differ, too
     kDifferent,
-    kThrows,  // anything else
+    kThrows,  // the pipeline throws anything else
   };
   Kind kind = kEqual;
   std::string what;      // what differs first, or the message
-  std::string category;  // equal for failures of one kind
-  int64_t replayed = 0;  // graphs
+  std::string category;  // equal for failures of the same kind
+  int64_t replayed = 0;  // the number of graphs that were replayed
 
   bool failed() const { return kind == kDifferent || kind == kThrows; }
 };
 
-// Both run on the program's devices (gpipe/testing/device.h): the plain model on the first one, the
-// pipeline on all of them.
-//
-// Over processes each has one device.
+// Both run on the test program's devices (gpipe/testing/device.h): the plain model on the first
+// one, the pipeline on all of them, or over processes on one device per process.
 //
 // If the pipeline hangs, the process ends with the program's text.
 //
-// Over several processes all of them call this with the same program, each runs the plain model,
-// and compares what is in it. What cannot run there (see can_run()) must not be given.
+// Over several processes all of them call this with the same program. Each runs the plain model and
+// compares the part of the pipeline that it has. Requires can_run(program, world).
 Outcome run(const Program& program, const World& world = World());
 
 // Whether the program has a stage for each process, and an entry that works over processes.

@@ -33,11 +33,11 @@ Expression draw_extra(const State& state, Random& random);
 
 // "[a = parameter({4})]", and the parameters themselves, registered in `module`.
 std::string parameters_text(const std::vector<Parameter>& parameters);
-// Layers look at them anew in each call: a pipeline may give them copies (tied/tied_layer.h).
+// Layers read them anew in each call: a pipeline may give them copies (tied/tied_layer.h).
 using LayerParameters = std::shared_ptr<std::vector<at::Tensor>>;
 LayerParameters make_parameters(const std::vector<Parameter>& parameters, Workshop& workshop);
-// `parameters`: as given to make_parameters(). What another layer has registered is only named, if
-// the workshop says so.
+// `parameters`: as given to make_parameters(). A parameter that another layer has registered is
+// only named, if the workshop says so (names_tied).
 void register_parameters(torch::nn::Module& module, const LayerParameters& tensors,
                          const std::vector<Parameter>& parameters, Workshop& workshop);
 

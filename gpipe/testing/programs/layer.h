@@ -1,4 +1,4 @@
-// Layer: the layers of random programs: what describes one, and what they share in a model.
+// Layer: the layers of random programs, and what the layers of a model share.
 #ifndef GPIPE_TESTING_PROGRAMS_LAYER_H_
 #define GPIPE_TESTING_PROGRAMS_LAYER_H_
 
@@ -39,13 +39,13 @@ struct Workshop {
   // Whether a tied parameter is registered by the first layer that uses it alone, and named by the
   // others (TiedLayer); otherwise all of them register it.
   bool names_tied = false;
-  std::set<int64_t> registered;  // those that are, if so
+  std::set<int64_t> registered;  // the tied parameters that a layer has registered, if names_tied
 
   std::map<int64_t, at::Tensor> tied;
   std::map<int64_t, torch::nn::AnyModule> modules;
   std::map<int64_t, skip::Namespace> namespaces;
-  bool copies_skips = false;  // what is popped has memory of its own, as from another device
-  // What hooks count. Compared between the plain model and the pipeline.
+  bool copies_skips = false;  // popped values have memory of their own, as from another device
+  // Counts of hooks, which are compared between the plain model and the pipeline.
   std::map<int64_t, std::shared_ptr<std::atomic<int64_t>>> counters;
 };
 
@@ -54,14 +54,14 @@ struct Layer {
   std::string text;
   std::function<torch::nn::AnyModule(Workshop&)> make;
   bool in_place = false;  // changes its input in place
-  // Its output may be changed in place by the next layer: nobody saved it for a backward.
+  // The next layer may change the output in place: it was not saved for a backward.
   bool fresh = false;
-  // One tensor leaves it by several routes: gradients are exact only up to the order of sums.
+  // A tensor leaves the layer by several routes: gradients are exact only up to the order of sums.
   bool spreads = false;
-  // Another value that leaves it shares its memory: a later in-place change shows there.
+  // Another value that leaves the layer shares the output's memory: an in-place change shows there.
   bool aliases = false;
   bool needs_two_rows = false;  // statistics over the rows
-  // As the trial model has had it.
+  // The kinds of its values in the trial model.
   ValueKind in = ValueKind::kTensor;
   ValueKind out = ValueKind::kTensor;
   bool batch_norm = false;
@@ -70,11 +70,11 @@ struct Layer {
 // A skip that waits for its pop.
 struct OpenSkip {
   int64_t number;
-  bool isolated;      // in a namespace of its own; otherwise it has a name of its own
+  bool isolated;      // true: it has its own namespace; false: its own name
   at::Tensor sample;  // as in State
 };
 
-// What is known after the layers drawn so far: a trial model has run on a few rows.
+// The state after the layers drawn so far, which a trial model has run on a few rows.
 struct State {
   ValueKind kind = ValueKind::kTensor;
   Tensors values;  // values[0] is the main one: a float tensor (rows, 1 to 3 more dimensions)
@@ -92,11 +92,11 @@ struct State {
 // A parameter of a layer.
 struct Parameter {
   std::vector<int64_t> shape;
-  int64_t tied = -1;  // its number in the workshop, or its own
+  int64_t tied = -1;  // its number in the workshop; -1: it is not tied
   bool frozen = false;
 };
 
-// What a drawn layer changes in the state, once it has been tried.
+// A drawn layer, and how it changes the state once it has been tried.
 struct Draw {
   Layer layer;
   std::function<void(State&)> taken;
@@ -107,7 +107,7 @@ using Body = std::function<Tensors(Tensors)>;
 // A layer that is a function, in the C++ types that `in` and `out` name.
 torch::nn::AnyModule function_module(ValueKind in, ValueKind out, Body body);
 
-// The kinds in which `count` values can travel, by chance.
+// A random kind of value that can hold `count` values.
 ValueKind pick_kind(Random& random, size_t count);
 
 // `text` with the variables of the catalogue (channels, last, width) replaced by their values.

@@ -31,8 +31,8 @@ struct Input {
   Layout layout = Layout::kContiguous;
 };
 
-// What a kForward's backward computes: all gradients, or those of some tensors, which are named to
-// torch::autograd::grad, or to torch::autograd::backward (see Asked).
+// The gradients that the backward of a kForward computes: all, or those of some tensors, which are
+// given to torch::autograd::grad or to torch::autograd::backward (see Asked).
 enum class Ask : uint8_t { kAll, kGrad, kBackward };
 
 // How the calling thread rounds during the calls.
@@ -47,28 +47,28 @@ struct Program {
   std::vector<Layer> layers;
   std::vector<Input> inputs;
   std::vector<int64_t> balance;
-  std::vector<Checkpoint> checkpoints;  // of each stage
+  std::vector<Checkpoint> checkpoints;  // [stage]
   int64_t chunks = 1;
   int64_t rows = 1;
   bool train = true;
   bool autocast = false;
   bool deferred_batch_norm = false;
-  bool graphs = false;  // of the pipeline; not drawn
+  bool graphs = false;  // whether the pipeline uses graphs; not drawn
   bool target_requires_grad = false;
   // Runs in double, for a program whose gradients are exact only up to the order of sums.
   bool in_double = false;
   Entry entry = Entry::kForward;
-  // Of a kStepTable: the schedule of a generator with a name, on its placement; else a random one.
+  // For a kStepTable: the schedule of a named generator, on its placement; false: a random one.
   bool generator = false;
-  // Of a step: before the first call the pipeline runs a step whose loss function throws; what that
-  // leaves in buffers and gradients is taken back.
+  // For a step: before the first call the pipeline runs a step whose loss function throws. Its
+  // effects on buffers and gradients are undone.
   bool fails_first = false;
   Ask asked = Ask::kAll;
   // All stages are on one worker, which is the calling thread. With kForward, kStep, and without
   // gradients.
   bool one_worker = false;
-  // The calling thread's modes during the calls, on the CPU: set when the pipeline was made
-  // already.
+  // The calling thread's modes during the calls, on the CPU. They are set after the pipeline is
+  // made.
   Rounding rounding = Rounding::kNearest;
   bool flush_denormals = false;
   Loss loss = Loss::kMse;
@@ -79,7 +79,7 @@ struct Program {
   bool is_step() const {
     return entry == Entry::kStep || entry == Entry::kStepGPipe || entry == Entry::kStepTable;
   }
-  // Of a kStepTable.
+  // For a kStepTable.
   Table table() const { return {seed, generator, static_cast<int64_t>(balance.size())}; }
   bool forward_only() const { return entry == Entry::kNoGrad || entry == Entry::kInference; }
 };

@@ -24,8 +24,8 @@ struct Side {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
-// On accelerators the stages of every second program are on several devices, as far as there are
-// some.
+// Whether the program's stages are on several devices, if there are several accelerators: true for
+// every second program.
 bool spreads(const Program& program);
 
 // On the CPU.
@@ -36,7 +36,7 @@ void make_optimizer(const Program& program, const std::vector<at::Tensor>& param
 struct Given {
   at::Tensor leaf;
   at::Tensor tensor;
-  int64_t version = 0;  // of the leaf, when it was made
+  int64_t version = 0;  // the leaf's version when this was made
 };
 
 struct Batch {
@@ -46,17 +46,19 @@ struct Batch {
   Tensors tensors() const;
 };
 
-// The same at every call; each side makes its own, where its model begins and ends.
+// The batch of a call, always the same. Each side makes its own, on the devices of its first and
+// last layer.
 Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
 
-// A target is one number per row: it fits every output, also of a program with layers left out.
+// A target has one number per row: it fits every output, even if layers are left out of the
+// program.
 LossFn make_loss(const Program& program);
 
-// What LibTorch's generator is seeded with before a call.
+// The seed for LibTorch's generator before a call.
 uint64_t call_seed(const Program& program, int64_t call);
 
-// While it lives, this thread rounds and flushes denormals as the program says. On the CPU: where
-// another device's kernels run is not the caller's business.
+// While it lives, this thread rounds and flushes denormals as the program says. Only on the CPU:
+// the caller's modes do not affect kernels of other devices.
 class FloatSettings {
  public:
   explicit FloatSettings(const Program& program);
@@ -68,7 +70,7 @@ class FloatSettings {
 StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,
                      const LossFn& loss);
 
-// Steps the optimizer and takes the gradients away, if the program does.
+// Steps the optimizer, and zeroes or removes the gradients, if the program does so after this call.
 void end_call(const Program& program, int64_t call, Side& side);
 
 }  // namespace gpipe::testing::programs

@@ -11,15 +11,15 @@
 
 namespace gpipe::testing::programs {
 
-// A random schedule of a seed, or that of a generator with a name, which the seed chooses among
-// those that fit the stages and are made at once. All are ascending (ScheduleFacts).
+// A random schedule of a seed, or the schedule of a named generator. The seed chooses the generator
+// among those that fit the stages and are fast. All schedules are ascending (ScheduleFacts).
 struct Table {
   uint64_t seed = 0;
   bool generator = false;
   int64_t stages = 1;
 
   Schedule schedule(int64_t micro_batches) const;
-  // Where a generator's schedule has its stages; nothing for a random one, which may leave workers
+  // The placement of a generator's schedule. No value for a random one, which may leave workers
   // without actions.
   std::optional<Placement> placement() const;
   // "zb-v", "interleaved, 3 stages per worker", "a random schedule of the seed"

@@ -1,7 +1,7 @@
 // launch_spin_kernel: keeps a CUDA stream busy for a time that is known, for tests of order.
 //
-// LibTorch's own at::cuda::sleep counts cycles, of which a second has more or fewer from one GPU to
-// the next, and at other clocks.
+// LibTorch's own at::cuda::sleep counts cycles, whose number per second differs between GPUs and
+// changes with their clocks.
 #ifndef GPIPE_TESTING_SPIN_KERNEL_SPIN_KERNEL_H_
 #define GPIPE_TESTING_SPIN_KERNEL_SPIN_KERNEL_H_
 

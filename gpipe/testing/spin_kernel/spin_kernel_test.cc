@@ -36,7 +36,7 @@ TEST(SpinKernel, WithoutAGpuItCannotBeLaunched) {
   EXPECT_THROW(launch_spin_kernel(1, nullptr), std::runtime_error);
 }
 
-// What stands in for it would let tests of order pass that show nothing.
+// A substitute for the kernel would let tests of order pass without showing anything.
 TEST(SpinKernel, WithoutItThereIsNoSlowWork) {
   if (has_spin_kernel()) return;
   const char* const former = std::getenv("GPIPE_TEST_DEVICE");
@@ -52,8 +52,8 @@ TEST(SpinKernel, WithoutItThereIsNoSlowWork) {
   setenv("GPIPE_TEST_DEVICE", kind.c_str(), 1);
 }
 
-// At least as long as asked for, whatever the GPU's frequency; the upper bound is wide, for others
-// may use the GPU.
+// The kernel takes at least the given time, whatever the GPU's frequency. The upper bound is wide,
+// because others may use the GPU.
 TEST_F(SpinKernelTest, TakesTheTimeThatItIsTold) {
   if (!for_gpus()) return;
   ASSERT_TRUE(has_spin_kernel()) << "this program was built without a CUDA Toolkit";
