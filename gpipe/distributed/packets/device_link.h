@@ -53,7 +53,7 @@ class LinkKind {
  public:
   virtual ~LinkKind() = default;
 
-  // What GPIPE_DEVICE_LINKS calls it.
+  // The kind's name in GPIPE_DEVICE_LINKS.
   virtual std::string name() const = 0;
   virtual c10::DeviceType device_type() const = 0;
   // Throws std::invalid_argument, which says why, if such links are not available here.

@@ -76,7 +76,7 @@ class MessagePlan {
   }
 
   // To be called when all messages of a run have arrived: sets each capacity for the next run to
-  // the size that this run needed, up to kGreatestCapacity.
+  // the size that this run needed, or to kFirstCapacity if that exceeds kGreatestCapacity.
   void learn();
 
  private:

@@ -140,7 +140,7 @@ class Runtime {
  public:
   // `on_thread_start` runs first on each stream's thread. Threads are started when first needed.
   explicit Runtime(std::function<void()> on_thread_start = nullptr);
-  // As shut_down().
+  // Calls shut_down().
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
