@@ -1,5 +1,4 @@
-// MessagePlan: which packets of a program are messages between processes, with their tags and
-// sizes.
+// MessagePlan: the messages between processes of a program's run, with their tags and sizes.
 //
 // It follows from a program and the ranks of its workers, so all processes make the same one
 // without communication.

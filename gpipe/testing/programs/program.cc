@@ -247,8 +247,7 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                   : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
-  // The values that such layers write must not show where gradients wait: draw kStepTable more
-  // often.
+  // What such layers write must not show where gradients wait: draw kStepTable more often.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
   // Computed from the seed, so that the other draws do not change.
   program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);

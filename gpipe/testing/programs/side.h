@@ -50,8 +50,7 @@ struct Batch {
 // last layer.
 Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
 
-// A target has one number per row: it fits every output, even if layers are left out of the
-// program.
+// A target has one number per row: it fits every output, even if the program lacks some layers.
 LossFn make_loss(const Program& program);
 
 // The seed for LibTorch's generator before a call.
