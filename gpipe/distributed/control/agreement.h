@@ -20,7 +20,7 @@ class Disagreement : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// What the ranks say at one point. Not thread-safe.
+// The words of all ranks at one point of the program. Not thread-safe.
 class Agreement {
  public:
   struct Words {

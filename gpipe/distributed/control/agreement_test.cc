@@ -127,7 +127,7 @@ TEST(Agreement, ShowsTheFirstLineThatDiffers) {
 
 TEST(Agreement, GivesUp) {
   Agreement agreement(4);
-  EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);  // nobody waits
+  EXPECT_EQ(agreement.give_up("5 s"), std::nullopt);  // no rank waits
   agreement.add(1, {"step", ""});
   agreement.add(3, {"step", ""});
   EXPECT_EQ(agreement.give_up("5 s"),

@@ -43,7 +43,7 @@ class Collectives {
   // Requirements: has_verdict().
   Verdict end();
 
-  // What rank 0 has decided, on all ranks.
+  // On all ranks: takes a verdict of rank 0.
   void know(uint32_t epoch, Verdict verdict);
 
   // On rank 0: takes what a rank, possibly this one, says. Returns the verdict for all ranks if

@@ -62,7 +62,7 @@ std::string listed(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-// What is known of another rank, beside its connection.
+// This rank's knowledge of another rank, beside the connection.
 struct Peer {
   Time last_heard{};
   std::optional<Bye> bye;

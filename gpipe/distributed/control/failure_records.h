@@ -82,8 +82,7 @@ class FailureRecords {
   // Also true for ranks that other ranks report as lost, as long as that is not decided.
   bool may_be_lost(int64_t rank) const;
 
-  // A fault or record that another rank has sent, with that rank's epoch. A loss counts in any
-  // epoch.
+  // A fault or record of another rank, with that rank's epoch. A loss counts in any epoch.
   void hear(uint32_t epoch, Fault fault, Time when, Time now);
   void hear_record(uint32_t epoch, std::vector<Fault> record, Time now);
   // Another rank is ready to begin an epoch.

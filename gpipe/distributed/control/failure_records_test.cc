@@ -424,7 +424,7 @@ class Run {
     }
   }
 
-  // What the user does.
+  // Acts as the rank's user.
   void act(int i) {
     Rank& process = rank(i);
     FailureRecords& records = *process.records;

@@ -16,8 +16,7 @@ struct LaunchOptions {
   int64_t processes = 1;
   // The program and its arguments.
   std::vector<std::string> command;
-  // The folder in which they start, and to which a program's path is relative. Default: the current
-  // one.
+  // The folder in which they start and to which a program's path is relative. Default: the current.
   std::string directory;
   // An existing folder for rank_0.out, rank_0.err, ... : the unchanged output of each process.
   // Default: none is written.

@@ -15,8 +15,7 @@ namespace gpipe::distributed {
 // Thread-safety: none.
 class RankLines {
  public:
-  // In bytes. A longer line is cut into several, so that no process can use up the launcher's
-  // memory.
+  // In bytes. Longer lines are cut, so that no process can use up the launcher's memory.
   static constexpr std::size_t kLongestLine = 1 << 20;
 
   explicit RankLines(int64_t rank) : prefix_("[" + std::to_string(rank) + "] ") {}
@@ -33,8 +32,7 @@ class RankLines {
 
 // The bytes still to be written to a file descriptor. It never waits for the descriptor: a paused
 // terminal (Ctrl-S) or a slow reader must not keep Ctrl-C from working. If the reader has gone away
-// (head), that is not an error; from then on all bytes are dropped, as after an error (a full
-// disk).
+// (head), that is not an error. All later bytes are dropped, as after an error (a full disk).
 //
 // Requirements: SIGPIPE is ignored.
 //

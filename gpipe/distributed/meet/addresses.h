@@ -35,7 +35,7 @@ struct Addresses {
   std::string master;
 };
 
-// What the choice depends on.
+// The properties of the network on which the choice depends.
 struct Network {
   std::vector<Interface> interfaces;
   // The numeric address of a host's name; empty if the name has none.

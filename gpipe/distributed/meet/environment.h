@@ -27,7 +27,7 @@ enum class Launcher {
 // Names the launcher.
 std::string to_text(Launcher launcher);
 
-// What each process knows. A value.
+// The settings that each process gets from its launcher. A value.
 //
 // Guarantees: 0 <= rank < size, 0 <= local_rank < local_size <= size; an address, and a port from 1
 // to 65535, except for kNone, whose port 0 stands for any free port.
@@ -80,11 +80,11 @@ std::string too_many_threads(const Environment& environment, int64_t threads, in
 // The value of an environment variable; no value if it is not set.
 using Variable = std::function<std::optional<std::string>(const std::string& name)>;
 
-// What the variables say. Throws std::invalid_argument, which names the variable, its value and
-// what to do, if values are invalid or contradict each other.
+// Reads the settings from variables. Throws std::invalid_argument, which names the variable, its
+// value and what to do, if values are invalid or contradict each other.
 Environment read_environment(const Variable& variable);
 Environment read_environment(const std::map<std::string, std::string>& variables);
-// What the variables of this process say.
+// Reads the settings from the variables of this process.
 Environment environment_of_this_process();
 
 }  // namespace gpipe::distributed

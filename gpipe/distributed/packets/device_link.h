@@ -1,5 +1,4 @@
-// DeviceLink: moves bytes one way from a device of one process to a device of another one, without
-// the host.
+// DeviceLink: moves bytes from a device of one process to that of another one, without the host.
 //
 // It hides only what is specific to a library that moves memory between devices (NCCL). The order
 // of messages, streams, lifetimes of memory and the meaning of messages are the same for each kind
@@ -53,7 +52,7 @@ class LinkKind {
  public:
   virtual ~LinkKind() = default;
 
-  // What GPIPE_DEVICE_LINKS calls it.
+  // The kind's name in GPIPE_DEVICE_LINKS.
   virtual std::string name() const = 0;
   virtual c10::DeviceType device_type() const = 0;
   // Throws std::invalid_argument, which says why, if such links are not available here.

@@ -59,8 +59,7 @@ class DeviceLinks {
   // will be.
   bool are_connected();
 
-  // Sends messages that work on the current stream produces. Keeps their memory until they are
-  // sent.
+  // Sends what work on the current stream produces. Keeps the messages' memory until they are sent.
   void send(const Edge& edge, const std::vector<at::Tensor>& messages);
   // The stream on which to allocate memory to receive into: nothing else uses that stream.
   c10::Stream receiving_stream(const Edge& edge) const;

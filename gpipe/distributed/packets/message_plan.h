@@ -1,5 +1,4 @@
-// MessagePlan: which packets of a program are messages between processes, with their tags and
-// sizes.
+// MessagePlan: the messages between processes of a program's run, with their tags and sizes.
 //
 // It follows from a program and the ranks of its workers, so all processes make the same one
 // without communication.
@@ -76,7 +75,7 @@ class MessagePlan {
   }
 
   // To be called when all messages of a run have arrived: sets each capacity for the next run to
-  // the size that this run needed, up to kGreatestCapacity.
+  // the size that this run needed, or to kFirstCapacity if that exceeds kGreatestCapacity.
   void learn();
 
  private:

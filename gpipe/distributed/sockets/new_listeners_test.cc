@@ -100,7 +100,7 @@ TEST(NewListeners, WakeNobodyAndLetNobodyIn) {
   EXPECT_EQ(heard(first, 3), "fro");
 }
 
-// What the owner stored with a listener is what it gets when the listener has an error.
+// When a listener has an error, its owner gets the value that it stored with the listener.
 TEST(NewListeners, KeepWhatTheirOwnerKnowsThemBy) {
   NewListeners listeners;
   int port = 0;

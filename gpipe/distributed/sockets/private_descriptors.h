@@ -1,8 +1,8 @@
 // Private descriptors: files that a child of fork() does not keep open.
 //
 // The other end of a connection sees it end when the last process that has it open closes it. A
-// child that is forked without exec would keep it open, so nobody would see its parent end. Closing
-// at exec (FD_CLOEXEC) does not help there.
+// child that is forked without exec would keep it open, so the end of its parent would go
+// unnoticed. Closing at exec (FD_CLOEXEC) does not help there.
 #ifndef GPIPE_DISTRIBUTED_SOCKETS_PRIVATE_DESCRIPTORS_H_
 #define GPIPE_DISTRIBUTED_SOCKETS_PRIVATE_DESCRIPTORS_H_
 

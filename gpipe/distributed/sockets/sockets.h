@@ -34,7 +34,7 @@ class Socket {
   int descriptor_ = -1;
 };
 
-// Where a rank can be reached.
+// The address and port at which a rank can be reached.
 struct Endpoint {
   std::string address;  // numeric, IPv4 or IPv6
   int port = 0;

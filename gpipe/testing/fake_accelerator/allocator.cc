@@ -185,8 +185,8 @@ void Allocator::collect() {
     for (const Event& event : block->pending) {
       if (!runtime_.is_over(event)) return true;
     }
-    // Joins only this block's history. That the host has found the events over would, by chance,
-    // order everything that it launches next behind them.
+    // Join only this block's history. If the host had seen that the events are over, everything
+    // that it launches next would, by chance, be ordered behind them.
     VectorClock seen;
     for (const Event& event : block->pending) Runtime::join(seen, event);
     runtime_.forget_accesses(block->bytes.get(), seen);
@@ -202,7 +202,7 @@ void Allocator::collect() {
 void Allocator::keep(Block& block) {
   const auto users = pool_users_.find(block.pool);
   if (users != pool_users_.end() && users->second == 0) return discard(block);
-  // What a graph freed only after its recording may be read by a replay that is under way.
+  // A block that a graph freed only after its recording may be read by a replay in progress.
   if (block.pool == 0 || runtime_.is_recording(*block.owner)) poison(block, "free");
   free_[{block.owner, block.pool, block.size}].push_back(&block);
 }

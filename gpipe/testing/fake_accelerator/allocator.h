@@ -1,9 +1,9 @@
-// Allocator: device memory and pinned host memory, which is kept and reused at once.
+// Allocator: device memory and pinned host memory, which is kept and reused immediately.
 //
 // It follows LibTorch's rules for CUDA (c10/cuda/CUDACachingAllocator.h,
-// ATen/core/CachingHostAllocator.h) as far as a program may rely on them, and is unkind otherwise:
-// reading memory that one did not write, or has given back, gives NaN, and using it where the rules
-// forbid it is a race.
+// ATen/core/CachingHostAllocator.h) as far as a program may rely on them, and is strict otherwise:
+// reading memory that was not written, or was freed, gives NaN, and using it against the rules is a
+// race.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 
@@ -31,11 +31,11 @@ namespace gpipe::testing::fake {
 // not be freed while another stream uses it that was not recorded and that the owner has not waited
 // for.
 //
-// A device has kCapacity bytes, or what limit() allows; what is freed counts as free at once.
+// A device has kCapacity bytes, or what limit() allows; freed memory counts as free immediately.
 //
-// While anybody allocates to a pool of a device (see begin_pool()), it loses uses, as LibTorch's
-// does: what is recorded meanwhile, for any block of the device and by any thread, is taken for
-// something of the recording's, and forgotten if the block is freed before all recordings are over.
+// While a thread allocates to a pool of a device (see begin_pool()), the allocator loses uses, as
+// LibTorch's does: a record() meanwhile, for any block of the device and by any thread, is taken
+// for a part of the recording, and forgotten if the block is freed before all recordings are over.
 //
 // Thread-safety: any thread may call any function.
 //
@@ -86,8 +86,8 @@ class Allocator {
   void use_pool(int64_t pool);
   void begin_pool(StreamId owner, int64_t pool);
   void end_pool(StreamId owner);
-  // Of the last user: nothing recorded in the pool will be replayed. Waits for the devices, as
-  // freeing memory does.
+  // If this is the last user, nothing recorded in the pool may be replayed later. Waits for the
+  // devices, as freeing memory does.
   void release_pool(int64_t pool);
 
   // From now on the device has that many bytes; what is allocated stays.
@@ -118,8 +118,8 @@ class Allocator {
     int64_t pool = 0;               // 0: none
     bool allocated = true;
     std::set<StreamId> users;    // recorded since it was allocated
-    std::set<StreamId> lost;     // of them, recorded while something else was, ever
-    std::vector<Event> pending;  // what must be over
+    std::set<StreamId> lost;     // users that were recorded during a recording
+    std::vector<Event> pending;  // events that must be over before the block is reused
   };
 
   void* allocate(std::optional<StreamId> owner, size_t bytes);

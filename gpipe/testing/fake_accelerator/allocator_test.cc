@@ -33,7 +33,7 @@ class AllocatorTest : public ::testing::Test {
                      [number, write, this] { write ? void(*number = 7) : void(read_ = *number); },
                      {}});
   }
-  // A kernel that is said to use the block and does not: where streams race, so would this program.
+  // A kernel that only claims to use the block: if streams raced, this test program would, too.
   void claim(StreamId stream, void* block, bool write) {
     runtime_.launch(stream, {write ? "writer" : "reader",
                              Task::Kind::kKernel,
@@ -41,7 +41,7 @@ class AllocatorTest : public ::testing::Test {
                              [] {},
                              {}});
   }
-  // What a stream reads from the block.
+  // The number that a stream reads from the block.
   float read(StreamId stream, void* block) {
     use(stream, block, /*write=*/false);
     runtime_.drain();
@@ -66,7 +66,7 @@ TEST_F(AllocatorTest, ABlockIsLargeEnoughAndAligned) {
     void* block = allocator_.allocate(kA, bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 512, 0U);
     runtime_.drain();
-    std::memset(block, 0, bytes);  // the address sanitizer looks
+    std::memset(block, 0, bytes);  // the address sanitizer checks this
   }
 }
 
@@ -186,7 +186,7 @@ TEST_F(AllocatorTest, AUserThatWasNotRecordedIsFoundBesideOneThatWas) {
   EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("reader on fake:1/0")));
 }
 
-// What the allocator found out by chance does not order others.
+// An event that the allocator finds to be over, by chance, does not order other work.
 TEST_F(AllocatorTest, TakingABlockBackHidesNoMissingWait) {
   void* watched = allocator_.allocate(kA, 4);
   runtime_.wait(kB, runtime_.record(kA));
@@ -268,7 +268,7 @@ TEST_F(AllocatorTest, APoolGivesItsBlocksToItsOwnRecordingsOnly) {
   for (int user = 0; user < 2; ++user) allocator_.release_pool(pool);
 }
 
-// As LibTorch's does: a recording by anybody is enough.
+// As in LibTorch, a recording by any thread is enough.
 TEST_F(AllocatorTest, AUseRecordedDuringARecordingIsForgottenIfTheBlockIsFreedBeforeItsEnd) {
   const int64_t pool = allocator_.make_pool();
   constexpr StreamId kSide{0, 2};

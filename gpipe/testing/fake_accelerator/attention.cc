@@ -24,7 +24,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Of one attention: what forward and backward compute alike.
+// The weights of one attention, which forward and backward compute alike.
 struct Weights {
   at::Tensor all;      // softmax of the scores
   at::Tensor kept;     // with dropout

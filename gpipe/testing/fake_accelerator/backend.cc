@@ -18,7 +18,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// As in a driver: one for each thread.
+// As in a driver, each thread has its own.
 thread_local int current_device = 0;
 thread_local int current_streams[kDevices] = {};
 
@@ -47,7 +47,7 @@ void compute_on_one_thread() {
 // Runs on each stream's thread, before anything else.
 void prepare_thread() {
   compute_on_one_thread();
-  // Kernels are the CPU's own, below autograd.
+  // Kernels are CPU kernels, below autograd.
   static thread_local const at::AutoDispatchBelowADInplaceOrView below;
   // A kernel must not run while static objects of LibTorch are destroyed. The handler is registered
   // here and not earlier because the last registered is called first, and few static objects are

@@ -36,8 +36,8 @@ void observe_out_of_memory(OutOfMemoryObserver observer);
 
 c10::Device device(int number);
 
-// Whether a thread has made the device its current one, which on CUDA makes a context there; not if
-// it was only given back what was current before (uncheckedSetDevice).
+// Whether a thread has made the device its current one, which on CUDA makes a context there. Does
+// not count restoring the device that was current before (uncheckedSetDevice).
 bool was_made_current(int device);
 
 // The calling thread's current stream.

@@ -27,7 +27,7 @@ class FakeGenerator final : public c10::GeneratorImpl {
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  // What kernels draw from.
+  // The generator from which kernels draw.
   at::Generator& on_cpu() { return cpu_; }
 
   // Whether a graph that is being recorded may draw from it, as register_generator_state() of

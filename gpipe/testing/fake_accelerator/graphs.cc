@@ -12,7 +12,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// It is a user of its pool, which would otherwise die with its last graph.
+// FakePool is a user of its pool, which would otherwise die with the pool's last graph.
 struct FakePool final : internal::GraphPool {
   FakePool() : number(allocator().make_pool()) { allocator().use_pool(number); }
   ~FakePool() override { allocator().release_pool(number); }
@@ -52,7 +52,7 @@ class FakeGraph final : public internal::DeviceGraph {
   void abort() noexcept override {
     try {
       end();
-    } catch (const RecordingError&) {  // that is why
+    } catch (const RecordingError&) {  // the error that ends the recording
     }
     tasks_.clear();
   }

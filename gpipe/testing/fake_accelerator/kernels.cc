@@ -30,10 +30,9 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Where an operator returns several of its outputs by reference, LibTorch drops the arguments from
-// the stack before it copies what the references refer to (make_boxed_from_unboxed_functor.h), so
-// the tensors must live on. The backtrace of an error is that of a stream's thread, and tells
-// nothing.
+// If an operator returns several of its outputs by reference, LibTorch drops the arguments from the
+// stack before it copies the referenced tensors (make_boxed_from_unboxed_functor.h), so they must
+// be kept alive. The backtrace of an error is left out: it is that of a stream's thread.
 void call(const CpuKernel& kernel, Stack& stack) {
   const Stack arguments = stack;
   try {
@@ -45,8 +44,8 @@ void call(const CpuKernel& kernel, Stack& stack) {
 
 void copy_values(const c10::IValue& from, const c10::IValue& to);
 
-// What a stream runs: the kernel on the CPU's aliases of the arguments, and copies to where the
-// values belong.
+// The work that a stream runs: the kernel on CPU aliases of the arguments, and copies of the
+// results to their places.
 struct Run {
   CpuKernel kernel;
   Stack cpu;
@@ -168,7 +167,7 @@ int Call::argument_of(size_t result) const {
 }
 
 bool Call::is_written(size_t argument) const {
-  // In training it writes the running statistics, which its schema does not say.
+  // In training batch norm writes the running statistics, which its schema does not say.
   if (name_ == "aten::native_batch_norm" && (argument == 3 || argument == 4)) {
     return args_[5].toBool();
   }
@@ -186,7 +185,7 @@ std::vector<Access> Call::accesses() const {
   return all;
 }
 
-// A number on the host is taken as it is now.
+// A tensor on the host holds a number, whose current value is used.
 at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   if (is_fake(tensor)) return alias_on_cpu(tensor);
   if (!tensor.defined()) return tensor;
@@ -203,8 +202,8 @@ bool Call::is_output(size_t argument) const {
          is_fake(args_[argument].toTensor());
 }
 
-// What a kernel gets for an output. CPU kernels may use it for intermediate values of another size
-// (mse_loss does), which an alias of other memory cannot hold.
+// The tensor that a kernel gets for an output. CPU kernels may use it for intermediate values of
+// another size (mse_loss does), which an alias of the output's memory could not hold.
 at::Tensor empty_output(const at::Tensor& output) {
   return at::empty({0}, output.options().device(c10::kCPU));
 }
@@ -283,8 +282,8 @@ void copy_values(const c10::IValue& from, const c10::IValue& to) {
 Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   const Stack dry_results = dry_run(device, kernel);
   std::vector<Access> touched = accesses();
-  // Where on the CPU the values go; nothing for a result that is an argument, and for an argument
-  // that is not an output.
+  // CPU aliases to which the values are copied; none for a result that is an argument, and for an
+  // argument that is not an output.
   Stack results, result_targets, output_targets;
   for (size_t r = 0; r < dry_results.size(); ++r) {
     const int argument = argument_of(r);

@@ -18,7 +18,7 @@ using CpuKernel = std::function<void(torch::jit::Stack&)>;
 // the values come later, and errors that depend on them (an index out of range, say) are the
 // device's.
 //
-// Where the result is not a tensor, or its size depends on values, the host waits for the stream.
+// If the result is not a tensor, or its size depends on values, the host waits for the stream.
 //
 // Throws c10::Error if the tensors are on several devices (numbers may be the host's) or on none,
 // DeviceError if a task of the device has failed.

@@ -1,4 +1,5 @@
-// What LibTorch calls for tensors on fake devices. It has no header: linking registers it.
+// The operators that LibTorch calls for tensors on fake devices. It has no header: linking
+// registers them.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>

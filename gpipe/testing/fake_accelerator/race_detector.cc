@@ -41,9 +41,10 @@ void RaceDetector::access(const Actor& actor, const VectorClock& clock, const Ac
   Block* block = find(access.where.begin());
   if (block == nullptr) return;
   std::vector<Past>& past = block->past;
-  // An earlier access that this one covers and comes after need not be kept: whatever comes after
-  // this one comes after that one too, and whatever conflicts with that one conflicts with this
-  // one. A read does not stand for a write, which also conflicts with reads.
+  // An earlier access need not be kept if this one covers it and comes after it: a later access
+  // that comes after this one also comes after the earlier one, and an access that conflicts with
+  // the earlier one conflicts with this one. A read cannot replace a write, which conflicts with
+  // reads.
   past.erase(std::remove_if(past.begin(), past.end(),
                             [&](const Past& p) {
                               const bool before = p.actor.stream == actor.stream ||

@@ -1,8 +1,8 @@
 // RaceDetector: finds accesses of streams to the same memory that nothing orders.
 //
-// It looks at what is enqueued and at vector clocks, never at the time at which something runs: a
-// missing wait is reported in each run, also in those in which all went well. It knows neither
-// threads nor LibTorch; Runtime feeds it.
+// It uses the enqueued accesses and vector clocks, never the time at which something runs. So a
+// missing wait is reported in each run, also in a run in which it did no harm. It knows neither
+// threads nor LibTorch; Runtime tells it of accesses.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_RACE_DETECTOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_RACE_DETECTOR_H_
 
@@ -55,7 +55,7 @@ class RaceDetector {
   // The host accesses memory at once, after everything that `clock` has seen. This leaves no trace:
   // what is enqueued later comes after it.
   void host_access(const std::string& what, const VectorClock& clock, const Access& access);
-  // Forgets the accesses to the block that `clock` has seen: whoever comes after `clock` may use it
+  // Forgets the accesses to the block that `clock` has seen: work after `clock` may use the block
   // again without a wait.
   void forget(const void* block, const VectorClock& clock);
 

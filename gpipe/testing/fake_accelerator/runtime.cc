@@ -95,7 +95,7 @@ void Runtime::serve(Stream& stream) {
       } catch (const std::exception& thrown) {
         failure = thrown.what();
       }
-      next.task.run = nullptr;  // what it holds ends before the task is over, and without the lock
+      next.task.run = nullptr;  // destroys what it holds before the task is over, without the lock
       const auto end = std::chrono::steady_clock::now();
       lock.lock();
       if (tracing_ && !upkeep) {
@@ -248,7 +248,7 @@ void Runtime::count_wait(Wait kind, const std::string& why, int device) {
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (event.time_ == 0) return;
-  // Counted even if by now there is nothing to wait for: the next time there may be.
+  // Count the wait even if the event is already over: the next time it may not be.
   count_wait(kind, why, event.stream_.device);
   wait_for(lock, event);
   host_.join(event.clock_);

@@ -42,14 +42,14 @@ struct StreamId {
 };
 std::string to_text(StreamId stream);  // "fake:1/3": stream 3 of device 1
 
-// A task of a device failed. A later call throws it, as kernels run after the call that launched
-// them.
+// A task of a device failed. A later call throws this, because kernels run after the call that
+// launched them.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Something was done with a stream that is being recorded that cannot be recorded.
+// Thrown for an operation on a stream that is being recorded, if it cannot be recorded.
 class RecordingError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -108,7 +108,7 @@ struct Span {
 // Why a host thread waits for a stream.
 enum class Wait {
   kAsked,    // the program synchronizes
-  kImplied,  // what it calls must wait: item(), a blocking copy, a result sized by values
+  kImplied,  // a called operation must wait: item(), a blocking copy, a result sized by values
   kUpkeep,   // a test's own, between tests: never counted
 };
 
@@ -140,7 +140,7 @@ class Runtime {
  public:
   // `on_thread_start` runs first on each stream's thread. Threads are started when first needed.
   explicit Runtime(std::function<void()> on_thread_start = nullptr);
-  // As shut_down().
+  // Calls shut_down().
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -162,8 +162,8 @@ class Runtime {
   void wait(StreamId stream, const Event& event);
   // Whether the event is over; if so, the host has seen it.
   bool query(const Event& event);
-  // The same, but without effect on the order. For allocators: what they find out by chance must
-  // not hide a missing wait.
+  // Like query(), but without effect on the order. For allocators: an event that they find over by
+  // chance must not hide a missing wait.
   bool is_over(const Event& event);
   bool is_idle(StreamId stream);
   // Adds to `clock` everything that the event comes after.
@@ -220,16 +220,16 @@ class Runtime {
     uint64_t done = 0;
     VectorClock clock;
     std::deque<Enqueued> queue;
-    std::condition_variable arrived;   // something, or the end
-    std::condition_variable finished;  // a task
+    std::condition_variable arrived;   // a task was enqueued, or the runtime shuts down
+    std::condition_variable finished;  // a task has finished
     std::thread thread;
     std::minstd_rand random;
     bool recording = false;
     std::vector<Task> recorded;
-    std::string refused;  // what could not be recorded
+    std::string refused;  // the operation that could not be recorded
   };
 
-  // All are called with mutex_ held; those with a lock release it while they wait.
+  // These functions are called with mutex_ held; those with a lock release it while they wait.
   Stream& at(StreamId id);
   void enqueue(Stream& stream, Task task, const Event& after = {});
   void check_not_recording(Stream& stream, const char* what);
@@ -247,7 +247,7 @@ class Runtime {
   std::unique_ptr<Stream> streams_[kDevices][kStreams];
   int streams_made_ = 0;
   std::string errors_[kDevices];
-  VectorClock host_;  // what some thread of the host has waited for
+  VectorClock host_;  // all work for which a thread of the host has waited
   RaceDetector detector_;
   Durations durations_;
   std::thread::id test_thread_;
@@ -260,7 +260,7 @@ class Runtime {
   bool closed_ = false;
 };
 
-// Says for its lifetime which waits of host threads, of all threads, are unexpected.
+// While it lives, `policy` says which waits of host threads are unexpected, for all threads.
 //
 // Example:
 //   const HostWaitScope nobody_waits(runtime, HostWaits::kForbidden);

@@ -316,7 +316,7 @@ TEST_F(RuntimeTest, KernelsAndCopiesTakeTheTimeAskedForAndUpkeepNone) {
 TEST_F(RuntimeTest, StreamsTakeTheirTimeAtOnce) {
   runtime_.set_durations({milliseconds(60), {}, {}});
   const auto begin = steady_clock::now();
-  // Each waits for all the others: if they ran one after another, they would hang.
+  // Each task waits for all the others: if they ran one after another, they would hang.
   std::atomic<int> arrived{0};
   const auto meet = [&] {
     ++arrived;
@@ -450,7 +450,7 @@ TEST_F(RuntimeTest, WhatIsRecordedRunsInEachReplayOnly) {
   EXPECT_EQ(runs, 13);
 }
 
-// What a task's closure holds is that of the recording, each time.
+// Each replay begins with the values that the task's closure had in the recording.
 TEST_F(RuntimeTest, AReplayRunsACopyOrARenewedTask) {
   std::vector<int> seen;
   int next = 0;
@@ -488,11 +488,11 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   };
   for (const std::function<void()>& what : refused) {
     runtime_.begin_recording(kB);
-    runtime_.wait(kB, Event());  // of nothing
+    runtime_.wait(kB, Event());  // an event that was never recorded
     EXPECT_THROW(what(), RecordingError);
     EXPECT_THROW(runtime_.end_recording(kB), RecordingError);
     EXPECT_FALSE(runtime_.is_recording(kB));
-    runtime_.synchronize(kB);  // it is as before
+    runtime_.synchronize(kB);  // the stream works as before
   }
   EXPECT_THROW(runtime_.begin_recording(kA), RecordingError) << "a default stream";
   EXPECT_THROW(runtime_.end_recording(kB), RecordingError) << "nothing is recorded";

@@ -1,4 +1,5 @@
-// What gpipe_cc_test(fake = True) links into x_fake_test; nothing in the test itself refers to it.
+// gpipe_cc_test(fake = True) links this file into x_fake_test; the test itself does not refer to
+// it.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Long compared with what a test does on the host between two calls.
+// Longer than a test's own work on the host between two calls.
 void slow_work(c10::Device device) {
   runtime().launch(current_stream(device), {"slow work",
                                             Task::Kind::kKernel,

@@ -75,7 +75,7 @@ TEST_F(VerdictTest, FailsTheTestInWhichItHappened) {
     verdict.OnTestEnd(test);
     EXPECT_EQ(results.size(), 0);
     verdict.OnTestStart(test);
-    write_on(kB);  // the host waited for the first at that test's end
+    write_on(kB);  // the host waited for the first write at that test's end
     write_on(kA);
     wait_elsewhere();
     fail_on(kA);

@@ -41,7 +41,7 @@ Draw draw_embedding(Random& random);
 Layer with_frozen_parameters(Layer layer, bool all);
 Layer with_parameter_hooks(Layer layer, int64_t counter, bool scale, bool in_place);
 
-// What a layer may set for its thread while it runs.
+// A mode that a layer may set for its thread while it runs.
 enum class OwnState : uint8_t { kAutocast, kAutocastWithCache, kRoundsDownward };
 // The same layer, which sets `state` while it runs. The layer must neither stash nor pop.
 Layer with_own_state(Layer layer, OwnState state);

@@ -34,13 +34,14 @@ namespace {
 
 using at::Tensor;
 
-// What the pipeline may refuse although the plain model runs. Each is documented:
+// Messages with which the pipeline may refuse a program that the plain model runs. Each is
+// documented:
 const char* const kRefusals[] = {
     // an input of a checkpointed cell is changed in place, and its recompute would start from
     // there;
     "changed an input of stage",
     // a tensor is changed in place that other routes also carry past the cut: reported for the
-    // layer that does it, or for the stage that gets it afterwards;
+    // layer that changes it, or for the stage that gets it afterwards;
     "changed a tensor in place that also went another way",
     "was changed in place by a layer of another stage",
     // an output does not have a row for each row of the micro-batch.
@@ -52,8 +53,8 @@ const char* const kRefusals[] = {
     "put both partitions into one process",
 };
 
-// On one device, like a model that is not in a pipeline. The tensors stay the same objects, so what
-// layers share they still share.
+// The side of the plain model, on one device. The tensors stay the same objects, so layers still
+// share what they share.
 Side make_plain_side(const Program& program, bool copies_skips = false) {
   Side side = make_side(program, copies_skips);
   if (for_gpus()) side.model->to(device());
@@ -86,8 +87,8 @@ bool has_any(const Program& program, std::initializer_list<const char*> words) {
   });
 }
 
-// Not where layers of two stages have registered the same tensor, which needs one device
-// (docs/guide/13-devices.md). Over processes each has one of its own.
+// The devices of the stages. If layers of two stages have registered the same tensor, all are on
+// one device, as that requires (docs/guide/13-devices.md). Over processes each process has its own.
 std::vector<c10::Device> devices_of(const Program& program, const World& world, Side& side) {
   if (world.processes() != nullptr) {
     return std::vector<c10::Device>(program.balance.size(), device(world.rank()));
@@ -98,13 +99,14 @@ std::vector<c10::Device> devices_of(const Program& program, const World& world, 
                 : devices(static_cast<int64_t>(stages));
 }
 
-// Layers of LibTorch that ask for a value in their forward, on GPUs, too: whether query and key are
-// the same; how many batches there were.
+// Whether the program has a LibTorch layer that reads a value in its forward, also on GPUs: whether
+// query and key are the same, or how many batches there were.
 bool waits_for_device(const Program& program) {
   return has_any(program, {"EncoderLayer(", "Attention(", "momentum(c10::nullopt)"});
 }
 
-// Over several processes, where the workers are: in turns. None: not every process would have one.
+// Over several processes, the placement of stages on workers, in turns. No value if a process would
+// have no worker.
 std::optional<Placement> placement_of(const Program& program, const World& world) {
   const auto stages = static_cast<int64_t>(program.balance.size());
   Placement placement = Placement::one_each(stages);
@@ -181,7 +183,7 @@ StepResult run_pipe(const Program& program, GPipe& pipe, const Side& side, const
   return {0, pipe->forward(inputs)};
 }
 
-// For comparisons: the pipeline's may be on several devices.
+// For comparisons: the pipeline's tensors may be on several devices.
 Tensor on_cpu(const Tensor& tensor) {
   return !tensor.defined() || tensor.is_cpu() ? tensor : tensor.detach().cpu();
 }
@@ -227,7 +229,7 @@ Tensor gradient_of(const Tensor& tensor) {
   return tensor.requires_grad() ? tensor.grad() : Tensor();
 }
 
-// As a tensor, to be compared. The stride of a dimension of one is of no use, and is anything.
+// The strides as a tensor, for comparisons. The stride of a dimension of size 1 is arbitrary.
 Tensor strides_of(const Tensor& tensor) {
   if (!tensor.defined()) return Tensor();
   std::vector<int64_t> strides = tensor.strides().vec();
@@ -236,7 +238,8 @@ Tensor strides_of(const Tensor& tensor) {
   }
   return at::tensor(strides);
 }
-// Whether autograd would notice. How often differs: each counts its micro-batches in its own way.
+// Whether autograd would notice a change of the input. The number of changes is not compared: each
+// side counts its micro-batches in its own way.
 Tensor changed(const Given& given) {
   return at::full({}, given.leaf._version() != given.version, at::kBool);
 }
@@ -255,15 +258,15 @@ Outcome thrown(const std::string& message) {
   return {Outcome::kThrows, message, "throws " + message.substr(0, 30)};
 }
 
-// Whether a layer of another process has it.
+// Whether the tensor belongs to a layer of another process.
 bool is_elsewhere(const Tensor& tensor) { return tensor.defined() && tensor.is_meta(); }
 
-// What of the pipeline is in this process.
+// The part of the pipeline that is in this process.
 struct Here {
   bool first = true;
   bool last = true;
   bool whole = true;
-  // Parameters that another process owns, and layers here use, too.
+  // Parameters that another process owns and that layers here use, too.
   std::set<const c10::TensorImpl*> copies;
 
   bool is_copy(const Tensor& parameter) const {
@@ -309,7 +312,7 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   for (const auto& entry : plain_parameters) {
     const Tensor& parameter = pipe_parameters[entry.key()];
     if (is_elsewhere(parameter)) continue;
-    // The whole gradient is its owner's; what the call used of it are the owner's values
+    // Only the owner has the whole gradient. The call used the owner's values of the parameter
     // (docs/guide/24-processes.md).
     const bool is_copy = here.is_copy(parameter);
     const Tensor want_gradient = is_copy ? Tensor() : gradient_of(entry.value());
@@ -322,8 +325,8 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
   for (size_t k = 0; k < plain_batch.inputs.size() && here.first; ++k) {
     comparison.compare("input gradient", std::to_string(k), gradient_of(plain_batch.inputs[k].leaf),
                        gradient_of(pipe_batch.inputs[k].leaf));
-    // What layers change in place shows to the caller as without a pipeline; later stages change
-    // a copy (docs/guide/17-same-training.md).
+    // In the first stage the caller sees in-place changes as without a pipeline; later stages
+    // change a copy (docs/guide/17-same-training.md).
     if (program.balance.size() > 1) continue;
     comparison.compare("input", std::to_string(k), plain_batch.inputs[k].leaf.detach(),
                        pipe_batch.inputs[k].leaf.detach());
@@ -343,7 +346,7 @@ void compare_call(const Program& program, const StepResult& want, const StepResu
     }
   }
   if (!here.whole) return;  // hooks run where the layers are
-  // What computes a gradient that nobody has asked for is not settled.
+  // It is not specified which hooks run for gradients that were not asked for.
   if (program.asked != Ask::kAll) return;
   for (const auto& [number, count] : plain.workshop.counters) {
     const int64_t had = *pipe.workshop.counters.at(number);
@@ -357,7 +360,7 @@ void compare_parameters(const Side& plain, const Side& pipe, const Here& here,
   const auto pipe_parameters = pipe.model->named_parameters();
   for (const auto& entry : plain.model->named_parameters()) {
     const Tensor& parameter = pipe_parameters[entry.key()];
-    // A copy has the new values from the begin of the next call on.
+    // A copy gets the new values at the beginning of the next call.
     if (is_elsewhere(parameter) || here.is_copy(parameter)) continue;
     comparison.compare("parameter", entry.key(), entry.value(), parameter);
   }
@@ -374,8 +377,8 @@ StepResult run_asked_plain(const Program& program, PlainModel& plain, const Side
   return result;
 }
 
-// Where two runs of the plain model differ. GPUs have kernels whose sums have no fixed order, and
-// not each is among those that LibTorch refuses when told to (setDeterministicAlgorithms).
+// The difference between two runs of the plain model. GPUs have kernels whose sums have no fixed
+// order, and LibTorch does not refuse all of them (setDeterministicAlgorithms).
 std::string difference_of_plain_runs(const Program& program) {
   Comparison comparison(/*close=*/false);
   const LossFn loss = make_loss(program);
@@ -405,7 +408,7 @@ int64_t replayed(const GPipe& pipeline) {
   return count;
 }
 
-// What a step that has failed may leave, and the plain model does not have.
+// The state before a failed step, to undo the effects of that step, which the plain model has not.
 class Before {
  public:
   explicit Before(const Side& side) : side_(side) {
@@ -434,8 +437,8 @@ class Before {
 
 constexpr char kPlanned[] = "the loss function of this program throws";
 
-// A step of the pipeline whose loss function throws, for one of the micro-batches. Throws if that
-// error does not come through.
+// Runs a step of the pipeline whose loss function throws for one of the micro-batches. Throws if
+// the step does not throw that error.
 void fail(const Program& program, GPipe& pipe, const Side& side, const Batch& batch) {
   const CutSizes cut = cut_sizes(program.rows, program.chunks);
   Before before(side);
@@ -520,7 +523,7 @@ Outcome run_both(const Program& program, const World& world,
   return outcome;
 }
 
-// The layers with which another device begins, or another process: its packets are copied, too.
+// The first layers on another device or in another process, whose packets are copied, too.
 std::set<int64_t> cuts_between_devices(const Program& program, const World& world) {
   Side side = make_side(program);
   const std::vector<c10::Device> devices = devices_of(program, world, side);

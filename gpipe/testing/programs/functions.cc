@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Affects timing only: what a thread draws here changes no result.
+// Affects timing only: the numbers that a thread draws here change no result.
 void sleep_a_little() {
   thread_local Random random(std::hash<std::thread::id>()(std::this_thread::get_id()));
   std::this_thread::sleep_for(std::chrono::microseconds(pick(random, 0, 300)));
@@ -104,7 +104,7 @@ struct Scaled : Function<Scaled> {  // with a parameter
   }
 };
 
-// For integers where x is.
+// Options for integers on x's device.
 at::TensorOptions indices(const Tensor& x) { return x.options().dtype(at::kLong); }
 
 // (rows) -> (rows, 1, ...), to match x.
@@ -124,8 +124,8 @@ Tensor with_halved_gradient(Tensor x) {
   return x;
 }
 
-// Writes into the gradient, as users do though LibTorch advises against it: others may have the
-// same memory.
+// Writes into the gradient, as users do although LibTorch advises against it: other tensors may
+// have the same memory.
 void scale_in_place(const Tensor& gradient) { gradient.mul_(1.5); }
 
 bool can_be_written(const Tensor& gradient) {
@@ -333,7 +333,7 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
-    // Users' code that writes into its gradient, beside what shares that (see writes_gradients()).
+    // User code that writes into its gradient, whose memory others may share (writes_gradients()).
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x * 2))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_gradient_scaled_in_place(x.view_as(x)))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(ScaleGradientInPlace::apply(x))},
@@ -396,7 +396,7 @@ const Entry kSharedGradients[] = {
     {kAny, kFresh, Shape::kScalar, Shape::kScalar, GPIPE_EXPRESSION(x*(a - b).abs())},
 };
 
-// Expressions for one more value, to travel beside x.
+// Expressions for one more value, which is passed on beside x.
 const Entry kExtras[] = {
     {kAny, kSaves, kNone, kNone, GPIPE_EXPRESSION(x.sin())},
     {kAny, kSaves, Shape::kSample, kNone, GPIPE_EXPRESSION(x* a)},
@@ -511,7 +511,7 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   return layer;
 }
 
-// Names those of a layer's parameters that it has not registered.
+// Names the parameters of a layer that it has not registered.
 struct TiedUse : torch::nn::Module, TiedLayer {
   TiedUse(LayerParameters parameters, std::vector<size_t> named)
       : parameters(std::move(parameters)), named(std::move(named)) {}
@@ -527,15 +527,15 @@ struct TiedUse : torch::nn::Module, TiedLayer {
   std::vector<size_t> named;
 };
 
-// What users' layers keep in a buffer and change in each forward. Some ask whether they are run
-// once more; of the others the pipeline puts it back.
+// A layer that keeps state in a buffer and changes it in each forward, as users' layers do. Some
+// ask whether they are being recomputed; for the others the pipeline restores the buffer.
 Layer with_state(Random& random) {
   struct State {
     const char* text;
     bool asks;
     bool counts;  // only calls
     int64_t size;
-    double use;  // how much of it goes into the output
+    double use;  // how much of the state goes into the output
   };
   static constexpr State kStates[] = {
       {"if (!is_recomputing()) m.mul_(0.9).add_(x.detach().mean(), 0.1); return x * 1;", true,
@@ -579,7 +579,7 @@ Layer with_state(Random& random) {
   return layer;
 }
 
-// Counts how often its output's gradient passes.
+// Counts the gradients that pass its output.
 Layer counting_output_hook(int64_t counter) {
   Layer layer;
   layer.text =

@@ -1,5 +1,5 @@
-// The judge of random programs is judged: differences that are planted in the pipeline's side must
-// be found and named, and a failing program that is made small must go on failing in the same way.
+// Tests of the comparison itself: differences that are planted in the pipeline's side must be found
+// and named, and a failing program that is made small must still fail in the same way.
 
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/zeros.h>
@@ -135,7 +135,7 @@ TEST(Judge, FindsAValue) {
   }
 }
 
-// Of one value in one micro-batch, and not even the one that the loss looks at most.
+// One bit of one value in one micro-batch differs, and the loss hardly depends on it.
 TEST(Judge, FindsOneBit) {
   for (const Entry entry : kEntries) {
     expect_found(program_with(
@@ -166,7 +166,8 @@ TEST(Judge, FindsAnOutputTooMuchAndOneThatHasNoGradient) {
                "requires_grad of output");
 }
 
-// What `tensor` holds becomes other numbers, unseen, until what this returns is called.
+// Changes the values of `tensor` without increasing its version. The returned function restores
+// them.
 std::function<void()> spoil(const Tensor& tensor) {
   const Tensor memory = tensor.variable_data();
   const Tensor was = memory.clone();
@@ -174,7 +175,7 @@ std::function<void()> spoil(const Tensor& tensor) {
   return [memory, was] { memory.copy_(was); };
 }
 
-// The loss sees another output than the caller, who gets it after the backward.
+// The loss sees another output than the caller, who gets the output after the backward.
 TEST(Judge, FindsALoss) {
   for (const Entry entry : {Entry::kStep, Entry::kStepGPipe, Entry::kStepTable}) {
     expect_found(program_with(
@@ -189,8 +190,8 @@ TEST(Judge, FindsALoss) {
   }
 }
 
-// What the loss has kept of the first micro-batch for the target's gradient is another output than
-// the one that the loss was computed of.
+// For the target's gradient, the loss has kept another output of the first micro-batch than the one
+// from which it was computed.
 TEST(Judge, FindsATargetsGradient) {
   Program program = program_with(
       [](ScaleImpl& scale) {
@@ -200,7 +201,7 @@ TEST(Judge, FindsATargetsGradient) {
           const auto call = layer.calls.item<float>();
           if (call == 1) {
             *first = result[0].detach();
-            // Before the layer's own nodes need it.
+            // Restores the values before the layer's own nodes need them.
             result[1].register_hook([restore](const Tensor&) { (*restore)(); });
           } else if (call == 2) {
             *restore = spoil(*first);
@@ -227,7 +228,7 @@ TEST(Judge, FindsAGradient) {
                "gradient, missing");
 }
 
-// All leaves that the seed chooses are behind the fault.
+// The fault affects the gradients of all leaves that the seed chooses.
 TEST(Judge, FindsAGradientThatWasAskedFor) {
   for (const Ask ask : {Ask::kGrad, Ask::kBackward}) {
     for (const bool one_worker : {false, true}) {
@@ -262,8 +263,8 @@ TEST(Judge, FindsThatTheCallersRoundingDoesNotReachALayer) {
   EXPECT_EQ(run(rounding(nullptr)).kind, Outcome::kEqual);
 }
 
-// The same summands, the last micro-batch first. So many that sums of all columns are not equal by
-// chance, whatever the processor computes.
+// The same summands, with the last micro-batch first. There are so many that the sums of all
+// columns cannot be equal by chance on any processor.
 TEST(Judge, FindsTheOrderOfSums) {
   constexpr int64_t kSummands = 32;
   const Fault fault = [](ScaleImpl& scale) {
@@ -280,7 +281,7 @@ TEST(Judge, FindsTheOrderOfSums) {
   program.chunks = kSummands;
   program.rows = 2 * kSummands;
   expect_found(program, "gradient");
-  // What is exact up to the order of sums only is told apart.
+  // A difference only in the order of sums is reported as such.
   program.in_double = true;
   const Outcome outcome = run(program);
   EXPECT_EQ(outcome.kind, Outcome::kEqualButSums) << outcome.what;
@@ -408,7 +409,7 @@ TEST(Judge, AProgramThatFailsWithoutAPipelineIsInvalid) {
 Program large_program(Fault fault) {
   Program program = program_with(std::move(fault), Entry::kStepGPipe);
   program.layers = {linear(), linear(), program.layers[1]};
-  // Takes what Scale gives.
+  // This layer takes the values that Scale returns.
   Layer first;
   first.text = "first of two";
   first.make = [](Workshop&) {

@@ -31,8 +31,8 @@ int64_t pick(Random& random, int64_t low, int64_t high);
 // True with probability 1 / `count`.
 bool once_in(Random& random, int64_t count);
 
-// What the layers of one model share. Looked up by number and made at first use, so that a program
-// stays valid when layers are left out of it.
+// The objects that the layers of one model share. They are looked up by number and made at first
+// use, so that a program stays valid when layers are left out of it.
 struct Workshop {
   at::Tensor tied_parameter(int64_t number, at::IntArrayRef shape);
 

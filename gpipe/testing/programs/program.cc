@@ -28,21 +28,22 @@ bool allowed(const std::string& text, const std::vector<std::string>& without) {
   });
 }
 
-// Whether users' code in it writes into the gradient of a value.
+// Whether user code in the layer writes into the gradient of a value.
 bool writes_gradients(const Layer& layer) {
   return !allowed(layer.text,
                   {"gradient_scaled_in_place", "ScaleGradientInPlace", "AddAndScaleInPlace"});
 }
 
-// Whether a parameter in it may get a view of its result's gradient, for one row. LibTorch lets
-// .grad have that memory, where users' code may write later (docs/guide/17-same-training.md).
+// Whether, for one row, a parameter of the layer may get a view of its result's gradient. LibTorch
+// lets .grad have that memory, into which user code may write later
+// (docs/guide/17-same-training.md).
 bool gives_views_of_gradients(const Layer& layer) {
   return !allowed(layer.text, {"{a, b}", "(a + b)", "(a - b)", "a.unsqueeze(0)", "b.unsqueeze(0)",
                                ").unsqueeze(0)"});
 }
 
-// Whether users' code in it writes into a gradient that its input gets as well, and whether it
-// sends a tensor on a second way. Who shares that gradient's memory then depends on which of its
+// Whether user code in the layer writes into a gradient that its input also gets, and sends a
+// tensor on a second route. Which tensors share that gradient's memory then depends on which of its
 // terms have been added already (docs/guide/17-same-training.md).
 bool writes_gradient_of_input(const Layer& layer) {
   return !allowed(layer.text, {"x + with_gradient_scaled_in_place", "AddAndScaleInPlace"});
@@ -196,7 +197,7 @@ void draw_layers(Program& program, State& state, Random& random,
       }
     }
   }
-  // Drawn apart, as all that came later: the other draws are those of programs without.
+  // Drawn from a generator of their own, as all later additions: the other draws do not change.
   Random apart(program.seed + 1);
   while (once_in(apart, 6)) append_one(program, state, apart, draw_shared_gradients, without);
   // Something must be trainable.
@@ -223,8 +224,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   };
   const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
   const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
-  // A view of a tensor that is changed in place later becomes one more use of it, made when
-  // somebody asks for it.
+  // A view of a tensor that is changed in place later becomes one more use of the tensor, which is
+  // made only when it is asked for.
   program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
                       (any([](const Layer& layer) { return layer.aliases; }) &&
                        any([](const Layer& layer) { return layer.in_place; }));
@@ -246,9 +247,9 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                   : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
-  // What they write must not show where others wait.
+  // What such layers write must not show where gradients wait: draw kStepTable more often.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
-  // Of the seed, so that the draws are those of programs without.
+  // Computed from the seed, so that the other draws do not change.
   program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);
   program.fails_first = program.seed / 4 % 3 == 0 && allowed("failure", without);
   program.train = !once_in(random, program.forward_only() ? 2 : 10);
@@ -306,7 +307,7 @@ void draw_modes(Program& program, const std::vector<std::string>& without) {
   }
   program.flush_denormals = once_in(random, 6) && allowed("denormals", without);
   for (Layer& layer : program.layers) {
-    // What a pipeline asks of skippable layers it asks of the layer itself.
+    // Not skippable layers: a pipeline would not see what the inner layer stashes and pops.
     if (!once_in(random, 8) || !allowed(layer.text, {"stash(", "pop("})) continue;
     const OwnState state = once_in(random, 2)   ? OwnState::kRoundsDownward
                            : once_in(random, 8) ? OwnState::kAutocastWithCache

@@ -8,7 +8,7 @@ namespace gpipe::testing::programs {
 namespace {
 
 constexpr int kMostRuns = 600;
-constexpr int kTries = 8;  // of a failure that occurs now and then
+constexpr int kTries = 8;  // for a failure that does not occur in each run
 
 void drop_layers(Program& program, size_t begin, size_t count) {
   program.layers.erase(program.layers.begin() + static_cast<int64_t>(begin),
@@ -45,7 +45,7 @@ std::vector<Program> smaller(const Program& program) {
       with([&](Program& next) { drop_layers(next, begin, count); });
     }
   }
-  // Two that belong together: a stash and its pop.
+  // Two layers that belong together, as a stash and its pop.
   for (size_t a = 0; a + 2 < layers; ++a) {
     for (size_t b = a + 2; b < layers && layers > 2; ++b) {
       with([&](Program& next) {

@@ -24,7 +24,7 @@ namespace {
 
 using at::Tensor;
 
-// Numbers are drawn on the CPU, whatever the device, and then brought there.
+// Numbers are drawn on the CPU, whatever the device, and then copied to the device.
 Given make_input(const Program& program, const Input& input, c10::Device where) {
   std::vector<int64_t> shape = input.shape;
   shape.insert(shape.begin(), program.rows);

@@ -50,8 +50,7 @@ struct Batch {
 // last layer.
 Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
 
-// A target has one number per row: it fits every output, even if layers are left out of the
-// program.
+// A target has one number per row: it fits every output, even if the program lacks some layers.
 LossFn make_loss(const Program& program);
 
 // The seed for LibTorch's generator before a call.
@@ -70,7 +69,7 @@ class FloatSettings {
 StepResult run_plain(const Program& program, PlainModel& plain, const Batch& batch,
                      const LossFn& loss);
 
-// Steps the optimizer and zeroes the gradients, as far as the program does.
+// Steps the optimizer, and zeroes or removes the gradients, if the program does so after this call.
 void end_call(const Program& program, int64_t call, Side& side);
 
 }  // namespace gpipe::testing::programs

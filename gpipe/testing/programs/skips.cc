@@ -113,7 +113,7 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   for (Parameter& parameter : parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // The waiting value, for whoever looks for a use of it: with parameters of the same shapes.
+  // A sample of the stashed value, for draws of a use of it: with parameters of the same shapes.
   Tensors tensors;
   for (const Parameter& parameter : parameters) tensors.push_back(at::randn(parameter.shape));
   tensors.resize(2);
@@ -157,7 +157,7 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
   for (Parameter& parameter : use->parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // Tried here: a failing pop would have taken the skip from the trial model.
+  // Try the use here: a failing pop would have removed the skip from the trial model.
   Tensors tensors;
   for (const Parameter& parameter : use->parameters) tensors.push_back(at::randn(parameter.shape));
   tensors.resize(2);
@@ -167,7 +167,7 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
     return std::nullopt;
   }
   const bool both = once_in(random, 4);  // also stashes its result
-  // One layer has one namespace for a name.
+  // A layer can use a name in one namespace only.
   OpenSkip next{state.next_number, !skip.isolated && once_in(random, 2), {}};
   Layer layer;
   layer.text = begin(state, use->parameters) + "Tensor s = pop(" + text_of(skip) +

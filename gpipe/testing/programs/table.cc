@@ -10,7 +10,7 @@
 namespace gpipe::testing::programs {
 namespace {
 
-// Of those that search: some 0.2 s, once for each number of micro-batches.
+// The limit for generators that search: about 0.2 s for each number of micro-batches.
 constexpr int64_t kMostSearchingWorkers = 3;
 
 struct Generator {
@@ -18,13 +18,14 @@ struct Generator {
   NamedScheduleOptions options;
 };
 
-// Those for so many stages. Schedule::gpipe, which does not ascend, is an entry of its own.
+// The generators for so many stages. Without Schedule::gpipe, which does not ascend and is an Entry
+// of its own.
 std::vector<Generator> generators(int64_t stages) {
   std::vector<Generator> result;
   const auto add = [&](const NamedSchedule& named, int64_t stages_per_worker) {
     NamedScheduleOptions options;
     options.stages_per_worker = stages_per_worker;
-    // With a single micro-batch all that may search do.
+    // With a single micro-batch all generators that may search do search.
     if (internal::search_work(named.name, stages, 1, options) == 0 ||
         placement_by_name(named.name, stages, options).workers() <= kMostSearchingWorkers) {
       result.push_back({named.name, options});

@@ -859,8 +859,7 @@ TEST(WorldReplicas, StagesThatAreDoneAddUpWhileOthersCompute) {
   ranks.expect_ends();
 }
 
-// All remaining ranks learn of the fault, and have no gradients: not even ranks that have their
-// sums.
+// All remaining ranks learn of the fault, and no rank has gradients, even if it has its sums.
 TEST(WorldReplicas, AFaultWhileOthersAddUpIsEverybodysAndLeavesNoGradients) {
   for (const bool is_killed : {false, true}) {
     const Arrived arrived;
