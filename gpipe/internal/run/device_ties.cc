@@ -86,8 +86,12 @@ std::shared_ptr<RunLock> shared_lock(const std::vector<const TiedLayer*>& layers
 std::shared_ptr<RunLock> lock_of(const std::vector<std::vector<Layer>>& partitions,
                                  const std::vector<c10::Device>& devices) {
   std::vector<const TiedLayer*> layers;
-  for (size_t stage = 0; stage < partitions.size(); ++stage) {
-    if (devices[stage] == devices.front()) continue;  // or no layer takes a copy
+  // On one device no layer takes a copy. On several any of them may: a copy is on the first stage's
+  // device where a weight is first used behind it.
+  const bool has_copies = std::any_of(devices.begin(), devices.end(), [&](c10::Device device) {
+    return device != devices.front();
+  });
+  for (size_t stage = 0; has_copies && stage < partitions.size(); ++stage) {
     for (const Layer& layer : partitions[stage]) {
       for_each_tied(layer, [&](const TiedLayer& tied, const auto&) { layers.push_back(&tied); });
     }

@@ -571,11 +571,10 @@ TEST_F(TiedDevices, Gpt2TrainsToTheBitsOfOneDevice) {
 }
 
 // During a run a layer uses the copies of that run's pipeline.
-TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
-  const testing::HostWaitsAllowed waits;
-  Model model = make_model();
-  const std::vector<GPipe> pipes = {GPipe(model.layers, options_on(kSpread[0])),
-                                    GPipe(model.layers, options_on(kSpread[0]).chunks(2))};
+void run_in_two_threads(const Model& model, const nn::Sequential& layers,
+                        const std::vector<int64_t>& devices) {
+  const std::vector<GPipe> pipes = {GPipe(layers, options_on(devices)),
+                                    GPipe(layers, options_on(devices).chunks(2))};
   const Tensor x = rows(pipes[0]);
   std::vector<std::string> said(pipes.size());
   std::vector<std::thread> threads;
@@ -599,6 +598,18 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
   EXPECT_THAT(said, ::testing::Each("nothing was thrown"));
   EXPECT_THAT(got, EqualsBitwise(want));
   for (const Later& later : model.later) EXPECT_TRUE(later->weight.is_same(model.first->weight));
+}
+
+TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
+  const testing::HostWaitsAllowed waits;
+  const Model model = make_model();
+  run_in_two_threads(model, model.layers, kSpread[0]);
+  // The copy is on the first stage's device.
+  const Model behind = make_model();
+  run_in_two_threads(behind,
+                     nn::Sequential(nn::Linear(kWidth, kWidth), behind.first, behind.later[0],
+                                    behind.later[1], behind.later[2], nn::Linear(kWidth, kWidth)),
+                     {0, 1, 0, 0, 0, 1});
 }
 
 // A failed call must put the parameters back, too.
