@@ -175,7 +175,7 @@ TEST(SkippableTest, UnknownNamesAreRefusedAndChangeNothing) {
   EXPECT_THAT(error_of<c10::ValueError>([&] {
                 layer->isolate(Namespace(), {"a", "nope"});
               }),
-              AllOf(HasSubstr("'nope' is no skip"), HasSubstr("stashes 'a' and pops 'b'")));
+              AllOf(HasSubstr("'nope' is not a skip"), HasSubstr("stashes 'a' and pops 'b'")));
   EXPECT_EQ(layer->key("a").ns, Namespace::common());
   EXPECT_THAT(error_of<c10::ValueError>([&] { layer->key("nope"); }), HasSubstr("'nope'"));
 }

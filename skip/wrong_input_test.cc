@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(SkippableConstructor, WrongInputTest, ::testing::Values
 
 Rows names() {
   const auto layer = [] { return SkipLayer(Names{"a"}, Names{"b"}); };
-  const std::vector<std::string> unknown = {"'c' is no skip of this layer", "stashes 'a'",
+  const std::vector<std::string> unknown = {"'c' is not a skip of this layer", "stashes 'a'",
                                             "pops 'b'"};
   const auto use = [](Names to_stash, Names to_pop) {
     return [=] {
@@ -100,13 +100,13 @@ Rows names() {
   return {
       value_error(
           "KeyUndeclared", [=] { layer()->key("c"); }, unknown),
-      value_error("KeyEmpty", [=] { layer()->key(""); }, {"'' is no skip of this layer"}),
+      value_error("KeyEmpty", [=] { layer()->key(""); }, {"'' is not a skip of this layer"}),
       value_error("KeyOfALayerWithoutSkips", [] { plain_layer()->key("a"); },
-                  {"'a' is no skip", "stashes none and pops none"}),
+                  {"'a' is not a skip", "stashes none and pops none"}),
       value_error(
           "IsolateUndeclared", [=] { layer()->isolate(Namespace(), {"c"}); }, unknown),
       value_error("IsolateEmpty", [=] { layer()->isolate(Namespace(), {""}); },
-                  {"'' is no skip of this layer"}),
+                  {"'' is not a skip of this layer"}),
       value_error(
           "IsolateOneOfTwoUndeclared",
           [=] {

@@ -25,7 +25,7 @@ std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Modul
 // stage is. A micro-batch's terms of its gradient go from the last stage to the first, each of
 // which adds its own.
 struct Tie {
-  std::string name;  // in the model, where it is registered
+  std::string name;  // in the model, where it is registered, as a message shows it
   at::Tensor tensor;
   std::vector<int64_t> stages;  // that use it, ascending
 };
