@@ -76,11 +76,8 @@ void ZeroOptimizer::step() {
   internal::in_call(processes, [&] {
     // Whoever is in another call is named, and nothing is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
-    if (pipe_->pipeline_->replicas_may_differ()) {
-      internal::agree_on_values(world,
-                                pipe_->call_name("ZeroOptimizer::step") + ", after one that failed",
-                                pipe_->named_parameters());
-    }
+    internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
+                                        *pipe_->pipeline_, *pipe_);
     std::vector<int64_t> owners;
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
     // If one of them throws, others have updated their shares.
