@@ -47,6 +47,7 @@
 #include "skip/layout.h"
 #include "skip/skippable.h"
 #include "text/counted.h"
+#include "text/shown.h"
 
 namespace gpipe {
 namespace {
@@ -57,9 +58,9 @@ using internal::ValueKind;
 
 void check_no_pipelines(const torch::nn::Sequential& module) {
   for (const auto& entry : module->named_modules("", /*include_self=*/false)) {
-    TORCH_CHECK_VALUE(dynamic_cast<const GPipeImpl*>(entry.value().get()) == nullptr, "'",
-                      entry.key(),
-                      "' in the model is a pipeline itself; put the inner model's layers into the "
+    TORCH_CHECK_VALUE(dynamic_cast<const GPipeImpl*>(entry.value().get()) == nullptr,
+                      text::in_quotes(entry.key()),
+                      " in the model is a pipeline itself; put the inner model's layers into the "
                       "outer Sequential instead");
   }
 }
@@ -312,21 +313,23 @@ void GPipeImpl::check_layers() const {
   if (now != layers_) {
     const auto named = named_children();
     for (size_t k = 0; k < layers_.size(); ++k) {
-      TORCH_CHECK_VALUE(
-          k < named.size() && named[k].value() == layers_[k], "layer ", k, " of the ",
-          "pipeline was replaced or unregistered",
-          k < named.size() ? absl::StrCat(" (there is '", named[k].key(), "' now)") : "", kHint);
+      TORCH_CHECK_VALUE(k < named.size() && named[k].value() == layers_[k], "layer ", k, " of the ",
+                        "pipeline was replaced or unregistered",
+                        k < named.size()
+                            ? absl::StrCat(" (there is ", text::in_quotes(named[k].key()), " now)")
+                            : "",
+                        kHint);
     }
-    TORCH_CHECK_VALUE(false, "the module '", named[layers_.size()].key(),
-                      "' was registered in the pipeline", kHint);
+    TORCH_CHECK_VALUE(false, "the module ", text::in_quotes(named[layers_.size()].key()),
+                      " was registered in the pipeline", kHint);
   }
   const auto parameters = named_parameters(/*recurse=*/false);
-  TORCH_CHECK_VALUE(parameters.is_empty(), "the parameter '", parameters[0].key(),
-                    "' was registered in the pipeline itself, and no layer uses it; register it in "
+  TORCH_CHECK_VALUE(parameters.is_empty(), "the parameter ", text::in_quotes(parameters[0].key()),
+                    " was registered in the pipeline itself, and no layer uses it; register it in "
                     "the layer that does");
   const auto buffers = named_buffers(/*recurse=*/false);
-  TORCH_CHECK_VALUE(buffers.is_empty(), "the buffer '", buffers[0].key(),
-                    "' was registered in the pipeline itself, and no layer uses it; register it in "
+  TORCH_CHECK_VALUE(buffers.is_empty(), "the buffer ", text::in_quotes(buffers[0].key()),
+                    " was registered in the pipeline itself, and no layer uses it; register it in "
                     "the layer that does");
 }
 
@@ -452,12 +455,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
     rows = begin.rows;
     seed = begin.seed;
     if (needs_record) pipeline_->ties().check_trained(begin.trained_ties);
-    if (pipeline_->replicas_may_differ()) {
-      internal::agree_on_values(world_,
-                                call_name(what) + ", after a ZeroOptimizer::step that failed",
-                                named_parameters());
-      pipeline_->set_replicas_may_differ(false);
-    }
+    internal::agree_after_failed_update(world_, call_name(what), *pipeline_, *this);
     pipeline_->ties().share(begin.changed_ties);
   }
   // Too many cells are refused here, before memory for them is allocated.
@@ -754,17 +752,7 @@ bool GPipeImpl::is_here(int64_t layer) const {
 }
 
 std::vector<at::Tensor> GPipeImpl::local_parameters() const {
-  std::vector<at::Tensor> local;
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (size_t k = 0; k < layers_.size(); ++k) {
-    const bool here = is_here(static_cast<int64_t>(k));
-    for (const at::Tensor& parameter : layers_[k]->parameters()) {
-      // A tied parameter belongs to the first layer that has it, even if that is in another
-      // process.
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
-    }
-  }
-  return local;
+  return pipeline_ ? pipeline_->local_parameters() : std::vector<at::Tensor>();
 }
 
 torch::OrderedDict<std::string, at::Tensor> GPipeImpl::local_named_parameters() const {

@@ -77,11 +77,8 @@ void ZeroOptimizer::step() {
   internal::in_call(processes, [&] {
     // Refuses, and names the processes that are in another call, before anything is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
-    if (pipe_->pipeline_->replicas_may_differ()) {
-      internal::agree_on_values(world,
-                                pipe_->call_name("ZeroOptimizer::step") + ", after one that failed",
-                                pipe_->named_parameters());
-    }
+    internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
+                                        *pipe_->pipeline_, *pipe_);
     std::vector<int64_t> owners;
     if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
     // If one of the replicas throws, the others may have updated their parameters.

@@ -9,6 +9,7 @@
 #include "skip/call.h"
 #include "skip/context.h"
 #include "skip/walk.h"
+#include "text/shown.h"
 
 namespace gpipe::skip {
 namespace {
@@ -26,7 +27,7 @@ size_t index_of(const std::vector<std::string>& names, const std::string& name) 
 std::string list(const std::vector<std::string>& names) {
   if (names.empty()) return "none";
   std::string text;
-  for (const auto& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + text::in_quotes(name);
   return text;
 }
 
@@ -35,8 +36,9 @@ std::vector<Key> check_names(const std::vector<std::string>& names, const char* 
   for (size_t i = 0; i < names.size(); ++i) {
     TORCH_CHECK_VALUE(!names[i].empty(), "a skip needs a name, but an empty one is declared among ",
                       what, " (", list(names), ")");
-    TORCH_CHECK_VALUE(index_of(names, names[i]) == i, "'", names[i], "' is declared twice among ",
-                      what, " (", list(names), "): declare each name once");
+    TORCH_CHECK_VALUE(index_of(names, names[i]) == i, text::in_quotes(names[i]),
+                      " is declared twice among ", what, " (", list(names),
+                      "): declare each name once");
     keys.push_back({Namespace::common(), names[i]});
   }
   return keys;
@@ -49,9 +51,9 @@ void find(torch::nn::Module& module, const std::string& path,
   }
   parents.push_back(&module);
   for (const auto& child : module.named_children()) {
-    TORCH_CHECK_VALUE(child.value() != nullptr, "the submodule '",
-                      path.empty() ? child.key() : path + "." + child.key(),
-                      "' is a null pointer; register a module there or leave it out");
+    TORCH_CHECK_VALUE(child.value() != nullptr, "the submodule ",
+                      text::in_quotes(path.empty() ? child.key() : path + "." + child.key()),
+                      " is a null pointer; register a module there or leave it out");
     find(*child.value(), path.empty() ? child.key() : path + "." + child.key(), parents, found);
   }
   parents.pop_back();
@@ -96,8 +98,8 @@ const Key& Skippable::key(const std::string& name) const {
   const size_t stash_index = index_of(stashes_, name);
   if (stash_index != kAbsent) return stash_keys_[stash_index];
   const size_t pop_index = index_of(pops_, name);
-  TORCH_CHECK_VALUE(pop_index != kAbsent, "'", name,
-                    "' is not a skip of this layer, which stashes ", list(stashes_), " and pops ",
+  TORCH_CHECK_VALUE(pop_index != kAbsent, text::in_quotes(name),
+                    " is not a skip of this layer, which stashes ", list(stashes_), " and pops ",
                     list(pops_));
   return pop_keys_[pop_index];
 }
@@ -111,8 +113,8 @@ std::string Skippable::to_text() const {
 
 void Skippable::stash(const std::string& name, at::Tensor tensor) {
   const size_t index = index_of(stashes_, name);
-  TORCH_CHECK(index != kAbsent, "a layer stashes '", name,
-              "', which it does not declare: add it to the stashes given to Skippable (now ",
+  TORCH_CHECK(index != kAbsent, "a layer stashes ", text::in_quotes(name),
+              ", which it does not declare: add it to the stashes given to Skippable (now ",
               list(stashes_), ")");
   if (CallScope* call = internal::context().call) call->note_stash(*this, index);
   Tracker::current().stash(stash_keys_[index], std::move(tensor));
@@ -120,8 +122,8 @@ void Skippable::stash(const std::string& name, at::Tensor tensor) {
 
 at::Tensor Skippable::pop(const std::string& name) {
   const size_t index = index_of(pops_, name);
-  TORCH_CHECK(index != kAbsent, "a layer pops '", name,
-              "', which it does not declare: add it to the pops given to Skippable (now ",
+  TORCH_CHECK(index != kAbsent, "a layer pops ", text::in_quotes(name),
+              ", which it does not declare: add it to the pops given to Skippable (now ",
               list(pops_), ")");
   if (CallScope* call = internal::context().call) call->note_pop(*this, index);
   return Tracker::current().pop(pop_keys_[index]);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "skip/context.h"
+#include "text/shown.h"
 
 namespace gpipe::skip {
 
@@ -19,7 +20,7 @@ Context& context() {
 }  // namespace internal
 
 std::string Key::to_text() const {
-  std::string text = "'" + name + "'";
+  std::string text = text::in_quotes(name);
   if (ns != Namespace::common()) text += " (namespace " + std::to_string(ns.id()) + ")";
   return text;
 }

@@ -62,6 +62,10 @@ std::string shown(std::string_view text, Letters letters) {
   return result;
 }
 
+std::string in_quotes(std::string_view text, Letters letters) {
+  return "'" + shown(text, letters) + "'";
+}
+
 std::string quoted(std::string_view text, Letters letters) {
   constexpr size_t kMostShown = 80;
   size_t end = text.size();

@@ -32,6 +32,9 @@ enum class Letters : uint8_t {
 // bytes that are not UTF-8; and characters that reorder or break a line.
 std::string shown(std::string_view text, Letters letters = Letters::kAll);
 
+// The same in quotes, however long it is: a name, which must be whole to be found.
+std::string in_quotes(std::string_view text, Letters letters = Letters::kAll);
+
 // The same in quotes; of a long text the first 80 bytes and "...".
 std::string quoted(std::string_view text, Letters letters = Letters::kAll);
 

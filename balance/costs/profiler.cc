@@ -27,6 +27,7 @@
 #include "meta/meta_kernels.h"
 #include "meta/meta_target.h"
 #include "skip/verify.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -59,7 +60,8 @@ void check_model(const torch::nn::Sequential& model) {
 
 // "layer 3 ('conv')"
 std::string layer_text(const torch::nn::Sequential& model, size_t layer) {
-  return "layer " + std::to_string(layer) + " ('" + model->named_children()[layer].key() + "')";
+  return "layer " + std::to_string(layer) + " (" +
+         text::in_quotes(model->named_children()[layer].key()) + ")";
 }
 
 // The device of the model and the sample.
@@ -74,9 +76,9 @@ c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample)
         device = tensor.device();
         owner = layer_text(model, layer);
       }
-      TORCH_CHECK_VALUE(tensor.device() == *device, "the ", what, " '", name, "' of ",
-                        layer_text(model, layer), " is on ", tensor.device(), ", but ", owner,
-                        " is on ", *device,
+      TORCH_CHECK_VALUE(tensor.device() == *device, "the ", what, " ", text::in_quotes(name),
+                        " of ", layer_text(model, layer), " is on ", tensor.device(), ", but ",
+                        owner, " is on ", *device,
                         "; a model is profiled on one device: move it there with model->to()");
     };
     for (const auto& p : children[layer].value()->named_parameters()) {

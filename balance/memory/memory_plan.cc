@@ -23,6 +23,7 @@
 #include "meta/meta_devices.h"
 #include "meta/meta_kernels.h"
 #include "meta/meta_target.h"
+#include "text/shown.h"
 
 namespace gpipe::balance {
 namespace {
@@ -45,7 +46,8 @@ void check_model(const torch::nn::Sequential& model) {
     TORCH_CHECK_VALUE(!tensor.defined() || tensor.is_meta(),
                       "a memory plan needs a model on the "
                       "meta device, but its ",
-                      parameter ? "parameter '" : "buffer '", name, "' is on ", tensor.device(),
+                      parameter ? "parameter " : "buffer ", text::in_quotes(name), " is on ",
+                      tensor.device(),
                       "; build the model while a gpipe::MetaScope lives (meta/meta_scope.h). "
                       "There, too, a tensor made of values, such as torch::tensor({1.0, 2.0}), is "
                       "on the CPU: give it torch::kMeta, or use torch::empty");

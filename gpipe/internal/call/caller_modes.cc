@@ -7,6 +7,8 @@
 
 #include <cstddef>
 
+#include "text/shown.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -45,8 +47,8 @@ void check_no_tangents(const std::vector<std::shared_ptr<torch::nn::Module>>& la
   if (!has_tangents()) return;
   for (size_t k = 0; k < layers.size(); ++k) {
     for (const auto& parameter : layers[k]->named_parameters()) {
-      check_no_tangent(parameter.value(),
-                       "the parameter '" + parameter.key() + "' of layer " + std::to_string(k));
+      check_no_tangent(parameter.value(), "the parameter " + text::in_quotes(parameter.key()) +
+                                              " of layer " + std::to_string(k));
     }
   }
 }

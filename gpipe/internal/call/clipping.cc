@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/processes/processes.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -99,7 +100,7 @@ void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
       continue;
     }
     found_by_all(absl::StrCat(
-        name, ": the replicas have different gradients of '", keys[k], "': it ",
+        name, ": the replicas have different gradients of ", text::in_quotes(keys[k]), ": it ",
         norm_text(here, parameter, here_rank), ", and ", norm_text(there, parameter, there_rank),
         ". step() leaves the same in all of them, so one has changed its own (by hand, or in a "
         "hook); change it in all replicas alike, or call zero_grad() and step() again"));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpipe/internal/tensors/bits_hash.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -46,9 +47,9 @@ std::string hash_parameters(const torch::OrderedDict<std::string, at::Tensor>& p
   for (const std::string& bytes : of_all) {
     const std::optional<int64_t> differs = add(bytes, hashes);
     if (!differs) continue;
-    found_by_all(name + ": the replicas have different values of '" +
-                 parameters[static_cast<size_t>(*differs)].key() +
-                 "', so they train different models: one of them has changed it alone (its "
+    found_by_all(name + ": the replicas have different values of " +
+                 text::in_quotes(parameters[static_cast<size_t>(*differs)].key()) +
+                 ", so they train different models: one of them has changed it alone (its "
                  "optimizer has other options, say, or did not step)");
   }
   BitsHash all;

@@ -12,6 +12,7 @@
 #include "gpipe/internal/model/registered.h"
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/value.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -43,9 +44,9 @@ class MemoryOwners {
     std::vector<Owner>& owners = owners_[storage];
     for (const Owner& other : owners) {
       TORCH_CHECK_VALUE(
-          other.process == process || other.end <= own.begin || own.end <= other.begin, "'", name,
-          "' in process ", process, " has the same memory as '", other.name, "' in process ",
-          other.process,
+          other.process == process || other.end <= own.begin || own.end <= other.begin,
+          text::in_quotes(name), " in process ", process, " has the same memory as ",
+          text::in_quotes(other.name), " in process ", other.process,
           "; put both partitions into one process (Placement::processes), or give "
           "each layer a tensor of its own (clone())");
     }
@@ -127,7 +128,7 @@ void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Mo
           const at::Tensor* const mean = buffers.find("running_mean");
           TORCH_CHECK_VALUE(
               mean == nullptr || !mean->defined(), "layer ", k,
-              name.empty() ? "" : " ('" + name + "')",
+              name.empty() ? "" : " (" + text::in_quotes(name) + ")",
               " keeps running statistics, and each replica would have those of its own "
               "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
               "GroupNorm, or track_running_stats(false)), or call eval() on it");
@@ -163,8 +164,8 @@ void check_layers(const torch::nn::Sequential& module) {
   for (const auto& child : module->named_children()) {
     const auto [entry, fresh] = seen.emplace(child.value().get(), child.key());
     TORCH_CHECK_VALUE(
-        fresh, "the layers '", entry->second, "' and '", child.key(),
-        "' of the model are the same object; a layer can stand only once in a pipeline");
+        fresh, "the layers ", text::in_quotes(entry->second), " and ", text::in_quotes(child.key()),
+        " of the model are the same object; a layer can stand only once in a pipeline");
   }
 }
 
@@ -176,7 +177,7 @@ void check_arguments(const torch::nn::Sequential& module, const std::vector<int6
   for (auto any = module->begin(); any != module->end(); ++any, ++index) {
     const bool begins = index == next_cut;
     const std::string name =
-        "layer " + std::to_string(index) + " ('" + children[index].key() + "')";
+        "layer " + std::to_string(index) + " (" + text::in_quotes(children[index].key()) + ")";
     torch::nn::AnyModule layer = *any;  // the same module, but not const
     check_argument(layer, name, begins ? partition : -1);
     if (begins) next_cut += balance[partition++];
@@ -194,7 +195,7 @@ void check_sharing(const torch::nn::Sequential& module, const std::vector<int64_
       auto check = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
         if (!tensor.defined()) return;
         const char* const what = is_buffer ? "buffer" : "parameter";
-        const std::string full = layers[layer].key() + "." + name;
+        const std::string full = text::shown(layers[layer].key() + "." + name);
         const auto [entry, fresh] =
             owner.emplace(tensor.unsafeGetTensorImpl(), std::make_pair(j, full));
         TORCH_CHECK_VALUE(fresh || devices[entry->second.first] == devices[j], "the ", what, " '",

@@ -189,6 +189,23 @@ TEST(CheckArguments, AcceptsAllThatTravels) {
 
 const std::vector<c10::Device> kTwoDevices = {c10::Device(c10::kCPU), c10::Device(c10::kMeta)};
 
+// A line break in a message would end it in a log.
+TEST(CheckSharing, ShowsNamesInOneLine) {
+  nn::Linear first(2, 2);
+  const auto second = testing::layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x; });
+  second->register_parameter("a\nb", first->weight);
+  nn::Sequential model;
+  model->push_back("c\nd", first);
+  model->push_back("e", second);
+  EXPECT_THAT(refusal([&] {
+                check_sharing(model, {1, 1}, kTwoDevices);
+              }),
+              AllOf(HasSubstr("the parameter 'c\\x0ad.weight'"), HasSubstr("'e.a\\x0ab'")));
+  model->push_back("f\ng", first);
+  EXPECT_THAT(refusal([&] { check_layers(model); }),
+              HasSubstr("the layers 'c\\x0ad' and 'f\\x0ag'"));
+}
+
 TEST(CheckSharing, RefusesAParameterOnTwoDevicesAndNamesBothPlaces) {
   nn::Linear first(2, 2);
   nn::Tanh inner;

@@ -15,9 +15,11 @@
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/run/pipeline.h"
 #include "gpipe/internal/tensors/bits_hash.h"
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/schedule/first_difference.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -216,7 +218,8 @@ void agree_on_values(const World& world, const std::string& name,
   std::string own;  // names and hashes in turns
   for (const auto& parameter : named) {
     if (!parameter.value().defined() || parameter.value().is_meta()) continue;
-    absl::StrAppend(&own, parameter.key(), "\n", hash_of(parameter.key(), parameter.value()), "\n");
+    absl::StrAppend(&own, text::shown(parameter.key()), "\n",
+                    hash_of(parameter.key(), parameter.value()), "\n");
   }
   const std::vector<std::string> all = exchange_long(*world.processes(), name, own);
   for (int64_t rank = 0; rank < world.size(); ++rank) {
@@ -231,6 +234,14 @@ void agree_on_values(const World& world, const std::string& name,
                  ", and replicas begin with the same values: call torch::manual_seed with the "
                  "same seed on all ranks before the model is made, or load the same checkpoint");
   }
+}
+
+void agree_after_failed_update(const World& world, const std::string& name, Pipeline& pipeline,
+                               const torch::nn::Module& model) {
+  if (!pipeline.replicas_may_differ()) return;
+  agree_on_values(world, name + ", after a ZeroOptimizer::step that failed",
+                  model.named_parameters());
+  pipeline.set_replicas_may_differ(false);
 }
 
 std::vector<double> weights_of_all(const World& world, const std::string& name,

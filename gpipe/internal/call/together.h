@@ -3,6 +3,7 @@
 #define GPIPE_INTERNAL_CALL_TOGETHER_H_
 
 #include <c10/core/DeviceType.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/ordered_dict.h>
 
@@ -19,6 +20,8 @@
 #include "gpipe/world.h"
 
 namespace gpipe::internal {
+
+class Pipeline;
 
 // All processes call these functions, within in_call(). An error that all of them find is thrown as
 // FoundByAll.
@@ -61,6 +64,12 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
 // first step. `named`: those of the whole model; a tensor on meta is in another process.
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named);
+
+// The same of the model's parameters alone, if a ZeroOptimizer::step has failed that may have
+// updated some of the replicas (Pipeline::replicas_may_differ). In the begin of each call that uses
+// or changes them.
+void agree_after_failed_update(const World& world, const std::string& name, Pipeline& pipeline,
+                               const torch::nn::Module& model);
 
 struct CallLosses {
   std::vector<double> values;  // [micro-batch]

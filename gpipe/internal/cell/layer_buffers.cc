@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -72,11 +73,14 @@ void put(const at::Tensor& buffer, const at::Tensor& value) {
 std::vector<at::Tensor> LayerBuffers::registered(const std::vector<Layer>& layers) {
   std::vector<at::Tensor> all;
   for (const Layer& layer : layers) {
-    for (const auto& module : layer.module.ptr()->modules()) {
-      for (at::Tensor& buffer : module->buffers(/*recurse=*/false)) {
-        all.push_back(std::move(buffer));
-      }
-    }
+    // Without the list that modules() makes, which is three quarters of the time. This runs around
+    // each forward and recompute.
+    static_cast<const torch::nn::Module&>(*layer.module.ptr())
+        .apply([&](const torch::nn::Module& module) {
+          for (at::Tensor& buffer : module.buffers(/*recurse=*/false)) {
+            all.push_back(std::move(buffer));
+          }
+        });
   }
   return all;
 }
@@ -138,9 +142,10 @@ std::string LayerBuffers::name_of(const Entry& entry, const std::vector<Layer>& 
   const Layer& layer = layers[entry.layer];
   for (const auto& item : layer.module.ptr()->named_buffers()) {
     if (!item.value().is_same(entry.buffer)) continue;
-    return absl::StrCat("the buffer '", layer.name, ".", item.key(), "' (layer ", layer.index, ")");
+    return absl::StrCat("the buffer ", text::in_quotes(absl::StrCat(layer.name, ".", item.key())),
+                        " (layer ", layer.index, ")");
   }
-  return absl::StrCat("a buffer of layer ", layer.index, " ('", layer.name, "')");
+  return "a buffer of " + layer_text(layer);
 }
 
 bool LayerBuffers::is_small(const at::Tensor& buffer) {

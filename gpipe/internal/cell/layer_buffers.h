@@ -23,7 +23,9 @@
 // is_recomputing(), is an error.
 //
 // Not noticed are writes to large buffers that LibTorch does not count (data(), set_data() and
-// back, a raw pointer), and state that no registered buffer holds.
+// back, a raw pointer), state that no registered buffer holds, and a graph that has saved a member
+// which is a view of a buffer: such a graph does not count as one that holds the buffer, and only
+// autograd's version counters tell that the buffer was changed since.
 #ifndef GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 #define GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 

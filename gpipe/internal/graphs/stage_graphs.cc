@@ -29,6 +29,7 @@
 #include "gpipe/internal/tensors/alias.h"
 #include "gpipe/internal/tensors/transfer.h"
 #include "gpipe/internal/tensors/twins.h"
+#include "text/shown.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::internal {
@@ -424,7 +425,8 @@ void StageGraphs::check_leaves(const RunContext& run, const Slot& slot) {
     const auto& leaf = static_cast<torch::autograd::AccumulateGrad&>(*edge.function).variable;
     const ModelState::Parameter* parameter = run.plan.model.find(leaf);
     if (parameter != nullptr && parameter->stages.size() > 1) {
-      return give_up("other stages use the parameter '" + parameter->name + "', too");
+      return give_up("other stages use the parameter " + text::in_quotes(parameter->name) +
+                     ", too");
     }
   }
 }
@@ -646,11 +648,12 @@ void StageGraphs::examine(const RunContext& run, const Entry& entry, Slot& slot)
   for (const GraphLeaves::Leaf& leaf : found.leaves) {
     const ModelState::Parameter* parameter = run.plan.model.find(leaf.tensor);
     TORCH_CHECK(parameter != nullptr, "it uses a leaf that no layer has registered");
-    TORCH_CHECK(parameter->stages.size() == 1, "other stages use the parameter '", parameter->name,
-                "', too");
+    TORCH_CHECK(parameter->stages.size() == 1, "other stages use the parameter ",
+                text::in_quotes(parameter->name), ", too");
     // The sum would begin with the loss's own term, and so be added up in another order.
-    TORCH_CHECK(!entry.has_loss || leaf.uses == 1, "the parameter '", parameter->name,
-                "' is used several times in the stage that computes the loss");
+    TORCH_CHECK(!entry.has_loss || leaf.uses == 1, "the parameter ",
+                text::in_quotes(parameter->name),
+                " is used several times in the stage that computes the loss");
     slot.leaves.push_back(leaf.accumulator);
   }
   slot.recorded.outputs.clear();

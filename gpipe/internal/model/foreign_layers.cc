@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "gpipe/internal/libtorch/versions.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -57,9 +58,9 @@ void materialize(torch::nn::Module& layer, const std::string& prefix, c10::Devic
       init(name, given, at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name)));
       TORCH_CHECK_VALUE(given.is_same(tensor),
                         "materialize's function has put another tensor in "
-                        "the place of '",
-                        name,
-                        "', which has no values then; write into the one "
+                        "the place of ",
+                        text::in_quotes(name),
+                        ", which has no values then; write into the one "
                         "that it is given, say with copy_()");
     } catch (...) {
       // The tensor has no values: another materialize() is to fill it.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "interception/recorded_inputs.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -44,6 +45,12 @@ void ForeignTensors::add(const Layer& layer, int64_t process) {
   for (const auto& item : module.named_buffers()) add_one(item.key(), item.value(), true);
 }
 
+bool ForeignTensors::any_trained() const {
+  return std::any_of(all_.begin(), all_.end(), [](const Foreign& each) {
+    return !each.is_buffer && each.tensor.requires_grad();
+  });
+}
+
 const ForeignTensors::Foreign* ForeignTensors::find(const at::Tensor& tensor) const {
   if (tensor.is_meta()) {
     const auto found = by_tensor_.find(tensor.unsafeGetTensorImpl());
@@ -77,9 +84,10 @@ std::string ForeignTensors::text_of(const Foreign& foreign, const std::string& u
             "it gets a copy here (docs/guide/03-sequential-model.md#tied-weights), or put both "
             "into one process (the balance, or Placement::processes)";
   return c10::str(user, ", in process ", process_, ", uses the ",
-                  foreign.is_buffer ? "buffer" : "parameter", " '", foreign.name, "' of shape ",
-                  foreign.tensor.sizes(), " that ", foreign.layer, " has registered in process ",
-                  foreign.process, ", and does not say so: here it has no values. ", advice);
+                  foreign.is_buffer ? "buffer" : "parameter", " ", text::in_quotes(foreign.name),
+                  " of shape ", foreign.tensor.sizes(), " that ", foreign.layer,
+                  " has registered in process ", foreign.process,
+                  ", and does not say so: here it has no values. ", advice);
 }
 
 // LibTorch swallows exceptions of these, so they only note.

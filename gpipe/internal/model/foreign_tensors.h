@@ -30,6 +30,8 @@ class ForeignTensors {
   // A layer of another process, before its memory is freed (move_to_meta).
   void add(const Layer& layer, int64_t process);
   bool empty() const { return all_.empty(); }
+  // Whether there is a parameter among them that requires a gradient.
+  bool any_trained() const;
 
  private:
   friend class ForeignUse;

@@ -6,7 +6,7 @@
 namespace gpipe::internal {
 
 std::string layer_text(const Layer& layer) {
-  return absl::StrCat("layer ", layer.index, " (", text::quoted(layer.name), ")");
+  return absl::StrCat("layer ", layer.index, " (", text::in_quotes(layer.name), ")");
 }
 
 std::vector<std::vector<Layer>> partitions_of(const torch::nn::Sequential& model,

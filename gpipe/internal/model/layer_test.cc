@@ -4,6 +4,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/linear.h>
 
+#include <string>
 #include <vector>
 
 namespace gpipe::internal {
@@ -27,6 +28,15 @@ TEST(PartitionsOf, LayersStandInTheirPartitionsInTheModelsOrder) {
   EXPECT_EQ(partitions[1][1].module.ptr(), third.ptr());
   EXPECT_EQ(partitions[1][1].name, "last");
   EXPECT_EQ(partitions[1][1].index, 2);
+}
+
+TEST(LayerText, IsOneLineWhateverTheKey) {
+  nn::Sequential model;
+  model->push_back("a\nb", nn::Tanh());
+  model->push_back(std::string(100, 'x'), nn::Tanh());
+  const std::vector<Layer> layers = partitions_of(model, {2})[0];
+  EXPECT_EQ(layer_text(layers[0]), "layer 0 ('a\\x0ab')");
+  EXPECT_EQ(layer_text(layers[1]), "layer 1 ('" + std::string(100, 'x') + "')") << "in full";
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "text/shown.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -21,7 +23,7 @@ bool is_number(const std::string& key) {
 
 // "'3', '4'"
 void add_to_list(std::string& list, const std::string& key) {
-  list += (list.empty() ? "'" : ", '") + key + "'";
+  list += (list.empty() ? "" : ", ") + text::in_quotes(key);
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ void StateBeforeLoad::check_shapes() const {
   for (const Entry& entry : entries_) {
     if (entry.tensor.sizes() == entry.data.sizes()) continue;
     if (++others > kMost) continue;
-    text += (text.empty() ? "'" : ", '") + entry.name + "' of shape " +
+    text += (text.empty() ? "" : ", ") + text::in_quotes(entry.name) + " of shape " +
             c10::str(entry.tensor.sizes()) + " for " + c10::str(entry.data.sizes());
   }
   TORCH_CHECK_VALUE(others == 0, "the checkpoint is of another model: it has ", text,

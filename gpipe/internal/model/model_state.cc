@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpipe/internal/tensors/alias.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 
@@ -92,8 +93,8 @@ void ModelState::check_parameters(int64_t stage) const {
     const int64_t now = version_of(parameter.tensor);
     TORCH_CHECK(
         now == parameter.version && storage_of(parameter.tensor) == parameter.storage,
-        "the parameter '", parameter.name,
-        "' has been modified by an inplace operation since this mini-batch's forward began (it "
+        "the parameter ", text::in_quotes(parameter.name),
+        " has been modified by an inplace operation since this mini-batch's forward began (it "
         "is at version ",
         now, "; expected version ", parameter.version,
         "), while micro-batches have still to be run or recomputed with it. Change "
@@ -115,9 +116,9 @@ void ModelState::check_same(const ModelState& now, const std::vector<bool>& reco
       const Parameter& before = parameters_[of_stage_[j][k]];
       const Parameter& after = now.parameters_[now.of_stage_[j][k]];
       same = before.tensor.is_same(after.tensor);
-      TORCH_CHECK(!same || before.requires_grad == after.requires_grad, "requires_grad of '",
-                  before.name, "' was set to ", after.requires_grad ? "true" : "false",
-                  " between forward and backward", kHint);
+      TORCH_CHECK(!same || before.requires_grad == after.requires_grad, "requires_grad of ",
+                  text::in_quotes(before.name), " was set to ",
+                  after.requires_grad ? "true" : "false", " between forward and backward", kHint);
     }
     TORCH_CHECK(same, "a parameter or a module with parameters was replaced in stage ", j,
                 " between forward and backward", kHint);
@@ -134,9 +135,9 @@ void ModelState::check_same(const ModelState& now, const std::vector<bool>& reco
   bool same = before.size() == after.size();
   for (size_t k = 0; same && k < before.size(); ++k) {
     same = before[k]->module == after[k]->module;
-    TORCH_CHECK(!same || before[k]->training == after[k]->training, "the module '", before[k]->name,
-                "' was set to ", after[k]->training ? "train" : "eval",
-                " mode between forward and backward", kHint);
+    TORCH_CHECK(!same || before[k]->training == after[k]->training, "the module ",
+                text::in_quotes(before[k]->name), " was set to ",
+                after[k]->training ? "train" : "eval", " mode between forward and backward", kHint);
   }
   TORCH_CHECK(same, "a module was replaced between forward and backward", kHint);
 }

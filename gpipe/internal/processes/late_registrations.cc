@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/tensors/bits_hash.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -219,8 +220,9 @@ LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>&
       if (const auto found =
               with_other_values(registrations_of(news[rank]), registrations_of(news[first]))) {
         found_by_all(absl::StrCat(
-            "a layer has registered '", layers_.at(found->layer).key, ".", found->name,
-            "' in a forward, and it has other values on rank ", rank, " than on rank ", first,
+            "a layer has registered ",
+            text::in_quotes(absl::StrCat(layers_.at(found->layer).key, ".", found->name)),
+            " in a forward, and it has other values on rank ", rank, " than on rank ", first,
             ", though these are replicas of one model; register it when the layer is made, or run "
             "a forward of the plain model once before the pipeline is made, after "
             "torch::manual_seed with the same seed on all ranks"));
@@ -242,8 +244,8 @@ LateRegistrations::Names LateRegistrations::take(const std::vector<std::string>&
   for (const auto& [layer, own] : names) {
     const std::string* const missing = first_missing(layers_.at(layer).names, own);
     if (missing == nullptr) continue;
-    found_by_all(absl::StrCat("layer ", layer, " ('", layers_[layer].key, "') does not have its ",
-                              *missing,
+    found_by_all(absl::StrCat("layer ", layer, " (", text::in_quotes(layers_[layer].key),
+                              ") does not have its ", text::shown(*missing),
                               " any more, or has registered it anew: over several processes a "
                               "layer may register more, but keeps what it had"));
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "text/shown.h"
 #include "tied/tied_layer.h"
 
 namespace gpipe::internal {
@@ -49,7 +50,7 @@ std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, cons
       for (const auto& [name, tensor] : used_parameters(*layer.module.ptr())) {
         const auto number = numbers.emplace(tensor.unsafeGetTensorImpl(), all.size()).first->second;
         if (number == all.size()) {
-          all.push_back({name.empty() ? "" : layer.name + "." + name, tensor, {}});
+          all.push_back({name.empty() ? "" : text::shown(layer.name + "." + name), tensor, {}});
         }
         std::vector<int64_t>& stages = all[number].stages;
         if (stages.empty() || stages.back() != static_cast<int64_t>(stage)) {

@@ -26,7 +26,7 @@ std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Modul
 // process updates it. A micro-batch's terms of its gradient go from the last stage to the first;
 // each stage adds its own.
 struct Tie {
-  std::string name;  // in the model, where it is registered
+  std::string name;  // in the model, where it is registered, as a message shows it
   at::Tensor tensor;
   std::vector<int64_t> stages;  // the stages that use it, ascending
 };

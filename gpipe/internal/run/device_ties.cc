@@ -21,10 +21,6 @@ namespace {
 
 bool has_streams(c10::Device device) { return !device.is_cpu() && !device.is_meta(); }
 
-std::string name_of(const Layer& layer) {
-  return "layer " + std::to_string(layer.index) + " ('" + layer.name + "')";
-}
-
 // Calls visit(TiedLayer&, its module) for each TiedLayer in the layer.
 template <typename Visit>
 void for_each_tied(const Layer& layer, const Visit& visit) {
@@ -146,12 +142,12 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
         }
         if (!uses) return;
         const auto [known, fresh] = device_of.emplace(&tied, device);
-        TORCH_CHECK_VALUE(fresh || known->second == device, name_of(layer), " on ", device,
+        TORCH_CHECK_VALUE(fresh || known->second == device, layer_text(layer), " on ", device,
                           " has a module that a layer on ", known->second,
                           " has, too, and that uses a tied parameter (TiedLayer), of which each "
                           "device has a copy; give each layer a module of its own");
         TORCH_CHECK_VALUE(
-            !needs_copy || takes_others(tied), name_of(layer), " on ", device,
+            !needs_copy || takes_others(tied), layer_text(layer), " on ", device,
             " uses a parameter that is on another device (TiedLayer::tied_parameters), and cannot "
             "be given the copy that it needs there: override TiedLayer::use_tied_parameters, which "
             "puts the tensors that it is given in the parameters' places, or put both partitions "

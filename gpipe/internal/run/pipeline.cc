@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <unordered_set>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/boundary/ports.h"
@@ -31,6 +32,7 @@
 #include "gpipe/schedule/default_schedule.h"
 #include "gpipe/schedule/routes.h"
 #include "interception/interception.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -94,7 +96,7 @@ std::string place_of(const Action& action, bool recompute, const std::string& la
 // Parameters of other processes are on meta, where all values count as finite.
 void check_finite_parameters(const ModelState& model, const std::string& when, bool gradients) {
   for (const ModelState::Parameter& parameter : model.parameters()) {
-    const std::string name = "'" + parameter.name + "' ";
+    const std::string name = text::in_quotes(parameter.name) + " ";
     check_finite(parameter.tensor, "the parameter " + name + when);
     if (gradients) check_finite(parameter.tensor.grad(), "the gradient (.grad) of " + name + when);
   }
@@ -199,6 +201,26 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
     watch_cuda_memory();
   }
   shut_at_exit();
+  if (world_.processes_each() > 1) {
+    known_parameters_.emplace([this] {
+      return foreign_tensors_.any_trained() ? local_parameters() : std::vector<at::Tensor>();
+    });
+  }
+}
+
+std::vector<at::Tensor> Pipeline::local_parameters() const {
+  std::vector<at::Tensor> local;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const Stage& stage : stages_) {
+    const bool here = residence_.has_stage(stage.index());
+    for (const Layer& layer : stage.layers()) {
+      for (const at::Tensor& parameter : layer.module.ptr()->parameters()) {
+        // A tied one belongs to the first layer that has it, also where that is elsewhere.
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
+      }
+    }
+  }
+  return local;
 }
 
 void Pipeline::check_callable() {
@@ -208,8 +230,8 @@ void Pipeline::check_callable() {
     for (const Layer& layer : stage.layers()) {
       if (layer.skips.empty()) continue;
       const std::optional<std::string> moved = layer.skips.moved_skip();
-      TORCH_CHECK_VALUE(!moved, "isolate() was called on layer ", layer.index, " ('", layer.name,
-                        "'), a ", readable_type(layer.module.type_info()),
+      TORCH_CHECK_VALUE(!moved, "isolate() was called on ", layer_text(layer), ", a ",
+                        readable_type(layer.module.type_info()),
                         ", after the pipeline was made, which reads the namespaces only then: ",
                         *moved, "; call isolate() before, or make a new pipeline");
     }

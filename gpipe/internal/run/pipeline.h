@@ -35,6 +35,7 @@
 #include "gpipe/internal/operators/batch_norm.h"
 #include "gpipe/internal/operators/statistics_use.h"
 #include "gpipe/internal/processes/late_registrations.h"
+#include "gpipe/internal/processes/local_parameters.h"
 #include "gpipe/internal/processes/residence.h"
 #include "gpipe/internal/processes/tie_copies.h"
 #include "gpipe/internal/run/device_ties.h"
@@ -123,10 +124,15 @@ class Pipeline {
   // process share are internal (DeviceTies).
   TieCopies& ties() { return ties_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
-  // Whether a failed call may have changed the parameters of some replicas and not of others.
-  // The same in all processes.
+  // Whether a call failed that may have changed the parameters of some replicas and not of others.
+  // Each process sets it for itself, and all have the same value: it is set after one exchange of
+  // the call and reset after its last one, nothing that throws comes between an exchange and it, and
+  // an exchange ends well in all processes or in none (docs/design/processes.md).
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
+
+  // As GPipe::local_parameters().
+  std::vector<at::Tensor> local_parameters() const;
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
   ModelState model_state() const;
@@ -226,6 +232,7 @@ class Pipeline {
   ProgramCache programs_;                           // guarded by run_lock_
   std::chrono::steady_clock::duration last_run_{};  // how long it took; guarded by run_lock_
 
+  std::optional<LocalParameters> known_parameters_;  // over processes
   UnregisteredLeaf unregistered_leaf_;
   std::atomic<bool> nan_{false};           // see first_nan()
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()

@@ -15,6 +15,7 @@
 #include "gpipe/internal/stage/group_scope.h"
 #include "gpipe/internal/stage/stage.h"
 #include "gpipe/internal/tensors/transfer.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -45,8 +46,8 @@ int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
   if (leaf.device() != device_) return index_;
   const int64_t owner =
       parameter == nullptr ? run.first_on_device[index_] : parameter->stages.front();
-  TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter '",
-              parameter == nullptr ? "" : parameter->name, "' of stage ", owner,
+  TORCH_CHECK(owner <= index_, "stage ", index_, " uses the parameter ",
+              text::in_quotes(parameter == nullptr ? "" : parameter->name), " of stage ", owner,
               " without having registered it; register it in the first layer that uses it "
               "(register_parameter) and let the later one use it without, so that the order of its "
               "gradients is fixed and parameters() lists it once");

@@ -20,6 +20,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -30,11 +31,14 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "gpipe/clip_grad.h"
 #include "gpipe/distributed/control/failure.h"
 #include "gpipe/distributed/sockets/master_port.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/testing/function_layer.h"
+#include "gpipe/testing/log_capture.h"
 #include "gpipe/testing/processes/rank_processes.h"
 #include "gpipe/testing/processes/world_ranks.h"
 #include "meta/meta_scope.h"
@@ -302,6 +306,52 @@ TEST(WorldFailure, WhatAllShouldClipByIsCompared) {
     EXPECT_THAT(of_rank[1], AllOf(HasSubstr("the arguments of clip_grad_norm_ of pipeline 0"),
                                   HasSubstr("rank 0 has '1, 2, false'"), HasSubstr("rank 1")));
     EXPECT_THAT(of_rank[2], StartsWith("loss "));
+  }
+}
+
+TEST(WorldFailure, EachTypeOfNormIsThatOfOneProcess) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> types = {0, 0.5, 1, 2, 3.5, kInfinity, -1};
+  const auto lines = said(2, 2 * types.size(), [&](const World& world, const Say& say) {
+    GPipe alone(plain_model(), GPipeOptions({2, 1}).chunks(2).cpu_threads_per_stage(1));
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).chunks(2).cpu_threads_per_stage(1).world(world));
+    for (const double type : types) {
+      for (GPipe* const each : {&alone, &pipe}) {
+        (*each)->zero_grad();
+        (void)outcome([&] { return step(*each); });
+        say(outcome([&] { return absl::StrFormat("%a", (*each)->clip_grad_norm_(1, type)); }));
+      }
+    }
+  });
+  for (const auto& of_rank : lines) {
+    for (size_t k = 0; k < types.size(); ++k) {
+      EXPECT_EQ(of_rank[2 * k + 1], of_rank[2 * k]) << types[k];
+    }
+    EXPECT_EQ(of_rank[0], absl::StrFormat("%a", 4.0)) << "two weights and two biases";
+    EXPECT_THAT(of_rank.back(), HasSubstr("norm_type must be at least 0, got -1"));
+  }
+}
+
+// The norm of local_parameters() is another one in each process.
+TEST(WorldFailure, LocalParametersThatAreClippedByThemselvesAreWarnedOfOnce) {
+  const auto lines = said(2, 3, [](const World& world, const Say& say) {
+    const testing::LogCapture log;
+    const auto warnings = [&] { return absl::StrJoin(log.warnings(), "\n"); };
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).cpu_threads_per_stage(1).world(world));
+    (void)step(pipe);
+    const std::vector<torch::Tensor> all = pipe->local_parameters();
+    clip_grad_norm_({all[0]}, 1);  // each layer by its own norm
+    (void)pipe->clip_grad_norm_(1);
+    say(warnings());
+    clip_grad_norm_(all, 1);
+    clip_grad_norm_(all, 1);
+    say(warnings());
+    say(std::to_string(log.warnings().size()));
+  });
+  for (const auto& of_rank : lines) {
+    EXPECT_EQ(of_rank[0], "");
+    EXPECT_THAT(of_rank[1], HasSubstr("Call clip_grad_norm_ of the pipeline, in all processes"));
+    EXPECT_EQ(of_rank[2], "1");
   }
 }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -293,6 +294,32 @@ TEST(WorldReplicas, RowsOfOthersAreRefused) {
   EXPECT_THAT(lines,
               Each(AllOf(HasSubstr("value error"), HasSubstr("replica 0 (rank 0)"),
                          HasSubstr("3 rows"), HasSubstr("rows 0 to 4"), HasSubstr("World::rows"))));
+}
+
+TEST(WorldReplicas, EachTypeOfNormIsThatOfOneProcess) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe alone(linears(), GPipeOptions(options_of(world)).groups(2).world(World()));
+    GPipe pipe(linears(), options_of(world));
+    const RowRange here = world.rows(8, 4);
+    for (const double type : {0.0, 0.5, 1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+      for (GPipe* const each : {&alone, &pipe}) {
+        (*each)->zero_grad();
+        torch::manual_seed(7);
+        const int64_t rows = each == &alone ? 8 : here.size();
+        (*each)->step({torch::ones({rows, 5})}, {torch::ones({rows, 3})}, loss_fn);
+      }
+      if (alone->clip_grad_norm_(1, type) != pipe->clip_grad_norm_(1, type)) {
+        return "the norm of type " + std::to_string(type);
+      }
+      for (size_t k = 0; k < pipe->parameters().size(); ++k) {
+        const std::string differs =
+            bitwise_difference(alone->parameters()[k].grad(), pipe->parameters()[k].grad());
+        if (!differs.empty()) return "gradient " + std::to_string(k) + ": " + differs;
+      }
+    }
+    return std::string("the same");
+  });
+  EXPECT_THAT(lines, Each("the same"));
 }
 
 TEST(WorldReplicas, OtherParametersAreRefused) {
