@@ -17,8 +17,8 @@ namespace gpipe {
 // once, for the result; if the first gradient is on the CPU, it also waits for each norm.
 //
 // For a pipeline over several processes, call GPipe's own clip_grad_norm_, in all of them. This
-// function takes the norm of what it is given: for local_parameters(), the norm of one process, with
-// a warning. LibTorch's own function does so without a warning.
+// function takes the norm of what it is given: for local_parameters(), the norm of one process,
+// with a warning. LibTorch's own function does so without a warning.
 //
 // Throws c10::ValueError for a max_norm or norm_type that is below 0 or not a number, for
 // parameters of other processes and, if `error_if_nonfinite`, for a norm that is not finite. The

@@ -123,8 +123,8 @@ TEST(OldAmoebaNetDTest, TensorsAtTheCutsOfPublishedBalances) {
 }
 
 TEST(OldAmoebaNetDTest, APipelineEqualsThePlainModel) {
-  // Among the cuts: right behind the stem's twin and a cell's twin-last, whose tensors share their
-  // memory, behind an identity, and where nine tensors cross.
+  // Among the cuts: right behind a Twin and a TwinLast, layers that return one tensor twice, behind
+  // an identity, and where nine tensors cross.
   for (const std::vector<int64_t>& balance :
        std::vector<std::vector<int64_t>>{{145}, {4, 141}, {6, 25, 114}, {41, 40, 33, 31}}) {
     testing::expect_pipeline_equals_plain_model([] { return old_amoebanetd(options(10, 1, 8)); },

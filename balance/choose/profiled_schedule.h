@@ -14,8 +14,8 @@
 
 namespace gpipe::balance {
 
-// For stages of equal cost, each with its share of the profile's layers, and transfers of a mean
-// output over the machine's links. Throws as schedule_by_name() does.
+// Made as if every stage cost an equal share of all layers, and every transfer carried an output of
+// mean size over the machine's links. Throws as schedule_by_name() does.
 Schedule profiled_schedule(const std::string& name, int64_t devices, int64_t stages_per_device,
                            int64_t micro_batches, const Profile& profile,
                            const ExplainOptions& machine);

@@ -1,5 +1,5 @@
-// GraphTraining: a training that is run with and without GPipeOptions::graphs, for tests that both
-// leave the same bits.
+// GraphTraining: a training that is run with and without GPipeOptions::graphs, for tests that check
+// whether both leave the same bits.
 #ifndef GPIPE_TESTING_GRAPH_TRAINING_H_
 #define GPIPE_TESTING_GRAPH_TRAINING_H_
 

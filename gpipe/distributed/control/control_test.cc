@@ -661,7 +661,7 @@ TEST(Control, TellsTheDeathOfAnyRank) {
     const std::string name = "rank " + std::to_string(victim) + " (host" + std::to_string(victim);
     const std::string text = expect_one_failure(ranks, 4, {victim}, now);
     EXPECT_EQ(text, name + ") is gone" + kGone);
-    // There is no next epoch without it.
+    // Without the victim no next epoch begins: next_epoch() throws the same failure again.
     for (int64_t rank = 0; rank < 4; ++rank) {
       if (rank == victim) continue;
       EXPECT_EQ(ranks.next(rank), text);

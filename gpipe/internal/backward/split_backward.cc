@@ -165,8 +165,8 @@ class WeightHalf : public NodeRunner<WeightHalf> {
     run_ready();
   }
 
-  // All held gradients are ready at once. The numbers tell when the whole backward would have had
-  // each node ready.
+  // All held gradients are ready at once. So `number` decides: it tells when the whole backward
+  // would have had each node ready.
   NodeOrder order_of(const Node& node, const ReachedNode& reached, const ReadyNode* from,
                      uint64_t number) const {
     const uint64_t own = node.sequence_nr();

@@ -1,4 +1,4 @@
-// Arriving: the inputs of a cell, from the packets that come to the tensors that its layers get.
+// Arriving: turns the packets that arrive at a cell into the input tensors that its layers get.
 #ifndef GPIPE_INTERNAL_BOUNDARY_ARRIVING_H_
 #define GPIPE_INTERNAL_BOUNDARY_ARRIVING_H_
 

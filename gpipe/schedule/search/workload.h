@@ -118,7 +118,7 @@ class Timing {
   const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
   // How many actions all runs had: the measure of work of a search.
   int64_t actions() const { return actions_; }
-  // Adds work of a search outside of runs, in units of the time of an action.
+  // Adds to actions() what a search does outside of run() and rerun(). 1: the work of one action.
   void count(int64_t work) { actions_ += work; }
 
  private:

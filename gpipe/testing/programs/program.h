@@ -64,8 +64,8 @@ struct Program {
   // effects on buffers and gradients are undone.
   bool fails_first = false;
   Ask asked = Ask::kAll;
-  // All stages are on one worker, which is the calling thread. With kForward, kStep, and without
-  // gradients.
+  // All stages are on one worker, which is the calling thread. Drawn only for kForward, kStep and
+  // the entries of forward_only().
   bool one_worker = false;
   // The calling thread's modes during the calls, on the CPU. They are set after the pipeline is
   // made.

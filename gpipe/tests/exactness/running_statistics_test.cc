@@ -354,7 +354,7 @@ class OutOfOrder : public ::testing::TestWithParam<std::tuple<size_t, Checkpoint
     return Schedule::create(stages, micro_batches, {actions});
   }
 
-  // fn(balance, schedule generator)
+  // Calls fn(balance, schedule generator) for several balances, each with several generators.
   static void for_all(
       const std::function<void(const std::vector<int64_t>&, const ScheduleGenerator&)>& fn) {
     std::mt19937_64 random = testing::test_random();

@@ -90,8 +90,8 @@ TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
   // backward.
   const int64_t inputs = (kStages - 1) * kMicroBatches;
   const int64_t outputs = kMicroBatches;  // what the loss keeps
-  // One cell's graph per stage, the gradient that came in and the two that each layer's backward
-  // holds; one more within the loss's own backward.
+  // Per stage: one cell's graph, the gradient that came in, and the two of the layer that is in
+  // backward. One more within the loss's own backward.
   const int64_t cells = kStages * (kLayersEach + 3) + 1;
   const int64_t theory = (inputs + outputs + cells) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
