@@ -15,6 +15,7 @@
 #include <sstream>
 #include <typeinfo>
 
+#include "gpipe/optim/saved_as.h"
 #include "safetensors/safetensors.h"
 
 namespace gpipe::internal {
@@ -25,7 +26,8 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
 std::string type_of(const torch::optim::Optimizer& optimizer) {
-  return c10::demangle(typeid(optimizer).name());
+  const auto* const other = dynamic_cast<const SavedAsOther*>(&optimizer);
+  return c10::demangle((other != nullptr ? other->saved_type() : typeid(optimizer)).name());
 }
 
 // Returns an archive to read the contents of `archive` from: LibTorch reads only from its bytes.

@@ -1,0 +1,107 @@
+#include "gpipe/optim/fused.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <cstdint>
+#include <tuple>
+
+#include "gpipe/optim/fused_step.h"
+
+namespace gpipe {
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+// Adam's and AdamW's options have the same names.
+template <typename Options, typename State, typename Kernel>
+void step_of_adam(torch::optim::Optimizer& optimizer, const Kernel& kernel) {
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const Options&>(group.options());
+    const auto [beta1, beta2] = options.betas();
+    internal::adam_step<State>(
+        optimizer, group,
+        {options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad()},
+        kernel);
+  }
+}
+
+}  // namespace
+
+torch::Tensor FusedAdamW::step(LossClosure closure) {
+  const c10::NoGradGuard no_grad;
+  torch::Tensor loss = internal::loss_of(closure);
+  internal::check_for_kernels(*this, "FusedAdamW");
+  step_of_adam<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+      *this, [](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+  return loss;
+}
+
+torch::Tensor FusedAdam::step(LossClosure closure) {
+  const c10::NoGradGuard no_grad;
+  torch::Tensor loss = internal::loss_of(closure);
+  internal::check_for_kernels(*this, "FusedAdam");
+  step_of_adam<torch::optim::AdamOptions, torch::optim::AdamParamState>(
+      *this, [](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  return loss;
+}
+
+torch::Tensor FusedSgd::step(LossClosure closure) {
+  const c10::NoGradGuard no_grad;
+  torch::Tensor loss = internal::loss_of(closure);
+  internal::check_for_kernels(*this, "FusedSgd");
+  for (const OptimizerParamGroup& group : param_groups()) {
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
+    internal::FusedBatches batches;  // 0: whose first step makes their momentum; 1: the others
+    for (const at::Tensor& parameter : internal::updated_in(group)) {
+      const bool is_first =
+          options.momentum() != 0 && state().count(parameter.unsafeGetTensorImpl()) == 0;
+      internal::FusedLists& lists = internal::batch_of(batches, parameter, is_first ? 0 : 1);
+      lists.parameters.push_back(parameter);
+      lists.gradients.push_back(internal::in_layout_of(parameter, parameter.grad()));
+      if (options.momentum() == 0) continue;
+      auto& own = internal::state_of<torch::optim::SGDParamState>(
+          *this, parameter, [&](auto& made) { made.momentum_buffer(at::empty_like(parameter)); });
+      own.momentum_buffer(internal::in_layout_of(parameter, own.momentum_buffer()));
+      lists.first.push_back(own.momentum_buffer());
+    }
+    for (auto& [key, lists] : batches) {
+      at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, options.weight_decay(),
+                      options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                      /*maximize=*/false, /*is_first_step=*/std::get<2>(key) == 0);
+    }
+  }
+  return loss;
+}
+
+torch::Tensor FusedAdagrad::step(LossClosure closure) {
+  const c10::NoGradGuard no_grad;
+  torch::Tensor loss = internal::loss_of(closure);
+  internal::check_for_kernels(*this, "FusedAdagrad");
+  for (const OptimizerParamGroup& group : param_groups()) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    internal::FusedBatches batches;
+    for (const at::Tensor& parameter : internal::updated_in(group)) {
+      auto& own =
+          internal::state_of<torch::optim::AdagradParamState>(*this, parameter, [&](auto& made) {
+            made.sum(at::full_like(parameter, options.initial_accumulator_value()));
+          });
+      own.step(own.step() + 1);
+      own.sum(internal::in_layout_of(parameter, own.sum()));
+      internal::FusedLists& lists = internal::batch_of(batches, parameter, own.step());
+      lists.parameters.push_back(parameter);
+      lists.gradients.push_back(internal::in_layout_of(parameter, parameter.grad()));
+      lists.first.push_back(own.sum());
+    }
+    for (auto& [key, lists] : batches) {
+      internal::TensorList steps = internal::steps_of(lists, std::get<2>(key));
+      at::_fused_adagrad_(lists.parameters, lists.gradients, lists.first, steps, options.lr(),
+                          options.lr_decay(), options.weight_decay(), options.eps(),
+                          /*maximize=*/false);
+    }
+  }
+  return loss;
+}
+
+}  // namespace gpipe

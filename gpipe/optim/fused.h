@@ -1,0 +1,53 @@
+// LibTorch's optimizers with LibTorch's fused kernels: the update of all parameters is one kernel
+// for each device and type, where torch::optim takes each parameter by several operators.
+#ifndef GPIPE_OPTIM_FUSED_H_
+#define GPIPE_OPTIM_FUSED_H_
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "gpipe/optim/saved_as.h"
+
+namespace gpipe {
+
+// Each is the optimizer of torch::optim that it is derived from, with its options, its groups and
+// its states: a checkpoint of one goes on with the other (save_checkpoint writes torch::optim's
+// type). The update is the same up to rounding: docs/design/optimizers.md has the differences in
+// units in the last place.
+//
+// step() throws c10::ValueError, before anything changes, for a parameter that is complex or whose
+// elements share memory or leave gaps, and for a sparse gradient: torch::optim's own take these.
+//
+// Thread-safety: as torch::optim's: one call at a time.
+//
+// Example:
+//   gpipe::FusedAdamW optimizer(pipe->local_parameters(), torch::optim::AdamWOptions(3e-4));
+class FusedAdamW final : public torch::optim::AdamW, public SavedAs<torch::optim::AdamW> {
+ public:
+  using torch::optim::AdamW::AdamW;
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+class FusedAdam final : public torch::optim::Adam, public SavedAs<torch::optim::Adam> {
+ public:
+  using torch::optim::Adam::Adam;
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+class FusedSgd final : public torch::optim::SGD, public SavedAs<torch::optim::SGD> {
+ public:
+  using torch::optim::SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+class FusedAdagrad final : public torch::optim::Adagrad, public SavedAs<torch::optim::Adagrad> {
+ public:
+  using torch::optim::Adagrad::Adagrad;
+  torch::Tensor step(LossClosure closure = nullptr) override;
+};
+
+}  // namespace gpipe
+
+#endif  // GPIPE_OPTIM_FUSED_H_
