@@ -23,6 +23,8 @@
 #include "gpipe/extend.h"
 #include "gpipe/grad_scaler.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/optim/fused.h"
+#include "gpipe/optim/muon.h"
 #include "gpipe/options.h"
 #include "gpipe/out_of_memory.h"
 #include "gpipe/placement.h"
