@@ -13,6 +13,7 @@
 #include "examples/guide/guide.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/grad_scaler.h"
+#include "gpipe/optim/fused.h"
 #include "gpipe/stage_memory.h"
 
 namespace {
@@ -310,7 +311,9 @@ const guide::Chapter kMixed("12", [] {
   }
 
   pipe->zero_grad();
-  torch::optim::AdamW optimizer(pipe->parameters(), 1e-3);
+  // [fused]
+  gpipe::FusedAdamW optimizer(pipe->local_parameters(), torch::optim::AdamWOptions(3e-4));
+  // [/fused]
   // [loss_scale]
   gpipe::GradScaler scaler(pipe);
   for (int step = 0; step < 3; ++step) {
