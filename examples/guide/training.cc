@@ -318,13 +318,14 @@ const guide::Chapter kMixed("12", [] {
   gpipe::GradScaler scaler(pipe);
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
-    const double loss = pipe->step({input}, {target}, loss_fn,
-                                   gpipe::StepOptions().loss_scale(scaler.scale())).loss;
+    const double loss =
+        pipe->step({input}, {target}, loss_fn, gpipe::StepOptions().loss_scale(scaler.scale()))
+            .loss;
     std::cout << "loss " << loss << "\n";
-    scaler.unscale_();          // before anything that reads gradients, such as clipping
+    scaler.unscale_();  // before anything that reads gradients, such as clipping
     pipe->clip_grad_norm_(1.0);
-    scaler.step(optimizer);     // left out if a gradient is not finite
-    scaler.update();            // then halved; doubled after 2,000 steps without
+    scaler.step(optimizer);  // left out if a gradient is not finite
+    scaler.update();         // then halved; doubled after 2,000 steps without
   }
   // [/loss_scale]
   guide::expect(scaler.scale() == 65536, "all gradients were finite");
