@@ -36,8 +36,8 @@ struct Addresses {
 // What the choice depends on.
 struct Network {
   std::vector<Interface> interfaces;
-  // The numeric address of a host's name; empty if there is none.
-  std::function<std::string(const std::string& host)> resolve;
+  // The numeric addresses of a host's name, IPv4 first; none if there is no such host.
+  std::function<std::vector<std::string>(const std::string& host)> resolve;
   // The address from which this machine sends to another one; empty if it cannot.
   std::function<std::string(const std::string& address)> source_of;
 };

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gpipe::distributed {
 
@@ -71,9 +72,16 @@ std::string to_text(const Environment& environment);
 std::string announcement(const Environment& environment, const std::string& master,
                          const std::string& own);
 
-// A warning, if the processes on this machine have more threads together than it has cores, and
-// nobody chose that; else empty. `threads`: of an operator in each process.
-std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
+// Where a process gets its time from.
+struct CoreSource {
+  std::string host;
+  std::string group;  // machine::quota_group(); empty: it has no quota
+  int64_t cores = 0;  // of the machine, or as many as the quota gives
+};
+
+// A warning, if processes that share their cores have more threads together than there are, and
+// nobody chose that; else empty. `sources`: by rank. `threads`: of an operator in each process.
+std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t threads,
                              bool is_chosen);
 
 // The value of an environment variable; no value if it is not set.
