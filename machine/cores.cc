@@ -12,6 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace gpipe::machine {
 namespace {
@@ -41,12 +42,32 @@ std::optional<double> quota_v1(const std::string& group) {
   return ratio(quota, period);
 }
 
+// A line of /proc/self/cgroup: "4:cpu,cpuacct:/path"; of the second version "0::/path".
+struct Group {
+  std::string controllers;  // empty: the second version
+  std::string path;
+};
+
 bool has_cpu(const std::string& controllers) {
   std::istringstream stream(controllers);
   for (std::string each; std::getline(stream, each, ',');) {
     if (each == "cpu") return true;
   }
   return false;
+}
+
+// Those that give cores.
+std::vector<Group> groups_in(const std::string& file) {
+  std::vector<Group> groups;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    Group group{line.substr(first + 1, second - first - 1), line.substr(second + 1)};
+    if (group.controllers.empty() || has_cpu(group.controllers)) groups.push_back(std::move(group));
+  }
+  return groups;
 }
 
 }  // namespace
@@ -78,25 +99,28 @@ std::optional<double> core_quota(const std::string& file, const std::string& fol
   const auto take = [&](std::optional<double> quota) {
     if (quota && (!least || *quota < *least)) least = quota;
   };
-  std::ifstream groups(file);
-  for (std::string line; std::getline(groups, line);) {  // "4:cpu,cpuacct:/path"; of v2 "0::/path"
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
+  for (const Group& group : groups_in(file)) {
+    const auto& [controllers, own_path] = group;
     const bool is_v2 = controllers.empty();
-    if (!is_v2 && !has_cpu(controllers)) continue;
     std::string mount = folder + (is_v2 ? "" : "/" + controllers);
     // Older systems list the controllers in another order than in the folder's name, and have a
     // link of each controller's own.
     if (!is_v2 && !std::filesystem::exists(mount)) mount = folder + "/cpu";
-    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+    for (std::string path = own_path;; path.resize(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();
       take(is_v2 ? quota_v2(mount + path) : quota_v1(mount + path));
       if (path.find('/') == std::string::npos) break;
     }
   }
   return least;
+}
+
+std::string quota_group(const std::string& file, const std::string& name_space) {
+  std::string text;
+  for (const Group& group : groups_in(file)) text += group.controllers + ":" + group.path + "\n";
+  char target[64] = "";
+  if (readlink(name_space.c_str(), target, sizeof target - 1) > 0) text += target;
+  return text;
 }
 
 int64_t within_quota(int64_t cores, std::optional<double> quota) {

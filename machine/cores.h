@@ -19,6 +19,12 @@ std::vector<int> usable_core_numbers();
 std::optional<double> core_quota(const std::string& file = "/proc/self/cgroup",
                                  const std::string& folder = "/sys/fs/cgroup");
 
+// Names the control group that core_quota() reads: equal in two processes of one machine if they
+// share their time. Processes of several containers each see theirs as the root, and differ in its
+// namespace.
+std::string quota_group(const std::string& file = "/proc/self/cgroup",
+                        const std::string& name_space = "/proc/self/ns/cgroup");
+
 // `cores`, or as many as a quota has whole ones, at least one. A thread more than the quota stands
 // still for a part of each period, and the threads that share an operator with it wait.
 int64_t within_quota(int64_t cores, std::optional<double> quota);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <optional>
@@ -87,6 +88,24 @@ TEST(CoreQuota, OnlyMakesFewer) {
   EXPECT_EQ(within_quota(8, 2.5), 2);
   EXPECT_EQ(within_quota(8, 0.5), 1);
   EXPECT_EQ(within_quota(0, std::nullopt), 1);
+}
+
+TEST(QuotaGroup, IsThatOfProcessesThatShareTheirTime) {
+  const std::string file = ::testing::TempDir() + "/groups";
+  const auto group_of = [&](const std::string& lines, const std::string& name_space) {
+    std::ofstream(file) << lines;
+    const std::string link = ::testing::TempDir() + "/namespace";
+    unlink(link.c_str());
+    EXPECT_EQ(symlink(name_space.c_str(), link.c_str()), 0);
+    return quota_group(file, link);
+  };
+  const std::string here = "cgroup:[1]";
+  EXPECT_EQ(group_of("0::/a\n", here), group_of("0::/a\n", here));
+  EXPECT_NE(group_of("0::/a\n", here), group_of("0::/b\n", here));
+  EXPECT_NE(group_of("0::/\n", here), group_of("0::/\n", "cgroup:[2]"));  // two containers
+  EXPECT_NE(group_of("3:cpu,cpuacct:/a\n", here), group_of("3:cpu,cpuacct:/b\n", here));
+  EXPECT_EQ(group_of("5:memory:/a\n3:cpu:/c\n", here), group_of("5:memory:/b\n3:cpu:/c\n", here));
+  EXPECT_EQ(quota_group(), quota_group());
 }
 
 }  // namespace

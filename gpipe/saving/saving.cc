@@ -29,6 +29,7 @@
 #include "absl/strings/str_split.h"
 #include "gpipe/grad_scaler.h"
 #include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/run/failure.h"
 #include "gpipe/saving/checkpoint_files.h"
 #include "gpipe/saving/draft_folder.h"
 #include "gpipe/saving/optimizer_record.h"
@@ -437,8 +438,15 @@ struct Saving {
 };
 
 void save(const Saving& saving, const Progress& progress, const std::string& path) {
-  // Called because it throws if the replicas have come apart.
-  if (saving.world.replicas() > 1) (void)saving.pipe->parameter_hash();
+  if (saving.world.replicas() > 1) {
+    try {
+      (void)saving.pipe->parameter_hash();
+    } catch (const c10::Error&) {
+      internal::rethrow_with(std::current_exception(),
+                             "save_checkpoint compares the replicas by their parameter_hash before "
+                             "it writes anything");
+    }
+  }
   internal::in_call(saving.processes, [&] {
     saving.save(progress, path);
     return true;

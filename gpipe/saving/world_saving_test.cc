@@ -319,6 +319,26 @@ TEST(WorldCheckpoint, WhatALayerRegistersInAStepThatFailsIsTheModelsToo) {
   }
 }
 
+TEST(WorldCheckpoint, ReplicasThatHaveComeApartAreNotSaved) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    GPipe pipe = pipeline(world.grid(2, 1), {4});
+    auto optimizer = adam(pipe);
+    train(pipe, optimizer, 0, 1);
+    if (world.rank() == 1) {
+      const torch::NoGradGuard no_grad;
+      pipe->parameters()[0].fill_(1);
+    }
+    say(outcome([&] { save_checkpoint(pipe, optimizer, {1, 6, {}}, path); }));
+  });
+  EXPECT_THAT(ranks.lines(),
+              Each(AllOf(HasSubstr("the replicas have different values of '0.weight'"),
+                         HasSubstr("save_checkpoint compares the replicas by their parameter_hash "
+                                   "before it writes anything"))));
+  ranks.expect_ends();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {

@@ -2,17 +2,18 @@
 
 #include <c10/util/Exception.h>
 
-#include <exception>
-
 namespace gpipe::distributed {
+
+std::string text_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch == nullptr ? error.what() : of_torch->c10::Error::what_without_backtrace();
+}
 
 std::string text_of_current_exception() {
   try {
     throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    return error.what();
+    return text_of(error);
   } catch (...) {
     return "an exception of an unknown type";
   }

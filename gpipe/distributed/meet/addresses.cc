@@ -54,9 +54,17 @@ AddressInfo look_up(const std::string& host, int flags) {
   return {found, freeaddrinfo};
 }
 
-std::string resolve_host(const std::string& host) {
+// The system's own order may differ from machine to machine.
+std::vector<std::string> resolve_host(const std::string& host) {
   const AddressInfo found = look_up(host, 0);
-  return found ? numeric(found->ai_addr) : "";
+  std::vector<std::string> addresses;
+  for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+    const std::string address = numeric(each->ai_addr);
+    if (!address.empty()) addresses.push_back(address);
+  }
+  std::stable_sort(addresses.begin(), addresses.end(),
+                   [](const auto& a, const auto& b) { return is_v6(a) < is_v6(b); });
+  return addresses;
 }
 
 // Connecting a datagram socket sends nothing; it only asks the system for the route.
@@ -110,6 +118,17 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
   throw std::invalid_argument("GPIPE_INTERFACE=" + quoted(environment.interface) +
                               " is not an interface or an address of this machine. It has " +
                               listed(network.interfaces));
+}
+
+// Returns the address of a host that all ranks take, also if the host has several (A and AAAA
+// records) and machines know them in different orders: the first to which there is a route. Empty:
+// no address is known.
+std::string address_of(const std::string& host, const Network& network) {
+  const std::vector<std::string> addresses = network.resolve(host);
+  for (const std::string& address : addresses) {
+    if (is_loopback(address) || !network.source_of(address).empty()) return address;
+  }
+  return addresses.empty() ? "" : addresses.front();
 }
 
 // Whether the user has chosen the interface; false for the default of ranks on one machine.
@@ -179,7 +198,7 @@ Addresses choose_addresses(const Environment& environment, const Network& networ
   if (environment.launcher == Launcher::kNone) {
     return {environment.master_address, environment.master_address};
   }
-  addresses.master = network.resolve(environment.master_address);
+  addresses.master = address_of(environment.master_address, network);
   if (addresses.master.empty()) {
     throw std::invalid_argument("there is no address for the host " +
                                 quoted(environment.master_address) + ", where rank 0 is (" +

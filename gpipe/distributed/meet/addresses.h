@@ -38,8 +38,8 @@ struct Addresses {
 // The properties of the network on which the choice depends.
 struct Network {
   std::vector<Interface> interfaces;
-  // The numeric address of a host's name; empty if the name has none.
-  std::function<std::string(const std::string& host)> resolve;
+  // The numeric addresses of a host's name, IPv4 first; none if there is no such host.
+  std::function<std::vector<std::string>(const std::string& host)> resolve;
   // The own address from which this machine sends to `address`; empty if it cannot.
   std::function<std::string(const std::string& address)> source_of;
 };

@@ -6,6 +6,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace gpipe::distributed {
 namespace {
@@ -20,13 +21,14 @@ Network machine(const std::string& own_name) {
                         {"eth0", "10.0.0.2", false},
                         {"eth0", "fd00::2", false},
                         {"lo", "::1", true}};
-  network.resolve = [own_name](const std::string& host) -> std::string {
-    if (host == own_name) return "127.0.1.1";
+  network.resolve = [own_name](const std::string& host) -> std::vector<std::string> {
+    if (host == own_name) return {"127.0.1.1"};
     const std::map<std::string, std::string> names = {
         {"node1", "10.0.0.1"}, {"node2", "10.0.0.2"}, {"localhost", "127.0.0.1"}};
     const auto found = names.find(host);
-    if (found != names.end()) return found->second;
-    return host.find_first_not_of("0123456789.:abcdef") == std::string::npos ? host : "";
+    if (found != names.end()) return {found->second};
+    if (host.find_first_not_of("0123456789.:abcdef") != std::string::npos) return {};
+    return {host};
   };
   network.source_of = [](const std::string& address) -> std::string {
     return address.compare(0, 5, "10.0.") == 0 ? "10.0.0.2" : "";
@@ -58,6 +60,24 @@ TEST(Addresses, OneMachineMeetsOnLoopback) {
   expect_addresses(environment("node2", 0, true), "127.0.0.1", "127.0.0.1");
   // Even if the user has named another address.
   expect_addresses(environment("10.0.0.2", 0, true), "127.0.0.1", "127.0.0.1");
+}
+
+// A host with A and AAAA records: the ranks must meet at one of its addresses.
+TEST(Addresses, OfSeveralAddressesOfRankZerosHostAllTakeTheSame) {
+  Network both = machine("node2");
+  both.resolve = [](const std::string&) -> std::vector<std::string> {
+    return {"10.0.0.1", "fd00::1"};
+  };
+  expect_addresses(environment("node1", 2), "10.0.0.2", "10.0.0.1", both);
+  // A machine with one kind alone.
+  both.source_of = [](const std::string& address) -> std::string {
+    return address.compare(0, 4, "fd00") == 0 ? "fd00::2" : "";
+  };
+  expect_addresses(environment("node1", 2), "fd00::2", "fd00::1", both);
+  both.source_of = [](const std::string&) -> std::string { return ""; };
+  EXPECT_THAT(
+      [&] { choose_addresses(environment("node1", 2), both); },
+      ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr("there is no way to 10.0.0.1")));
 }
 
 // A machine without IPv4.
@@ -167,9 +187,9 @@ TEST(Addresses, ThisMachineHasLoopback) {
     return interface.is_loopback && interface.address == "127.0.0.1";
   };
   EXPECT_TRUE(std::any_of(network.interfaces.begin(), network.interfaces.end(), is_loopback));
-  EXPECT_EQ(network.resolve("127.0.0.1"), "127.0.0.1");
+  EXPECT_THAT(network.resolve("127.0.0.1"), ::testing::ElementsAre("127.0.0.1"));
   EXPECT_EQ(network.source_of("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(network.resolve("no.such.host.invalid"), "");
+  EXPECT_THAT(network.resolve("no.such.host.invalid"), ::testing::IsEmpty());
 }
 
 }  // namespace

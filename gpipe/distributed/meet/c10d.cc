@@ -1,6 +1,7 @@
 #include "gpipe/distributed/meet/c10d.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/control/exception_text.h"
 #include "gpipe/distributed/meet/batch_threads.h"
 #include "gpipe/distributed/sockets/new_listeners.h"
 #include "gpipe/distributed/sockets/no_sigpipe.h"
@@ -27,6 +29,51 @@ namespace {
 // reads "closed by peer". So waits do not time out; Control tells whether a rank has failed.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
+// Nothing of c10d's own leaves this file: its errors are LibTorch's, with stack frames in the text.
+template <typename Error, typename Call>
+auto throwing(const Call& call) {
+  try {
+    return call();
+  } catch (const c10::Error& error) {
+    throw Error(text_of(error));
+  }
+}
+
+// c10d logs a warning with stack frames for what its store throws as well, and is then told by us.
+// The level is the process's, so it stays what it is where the user has asked for more.
+class QuietLog {
+ public:
+  QuietLog() {
+    const std::lock_guard<std::mutex> lock(mutex());
+    if (count()++ == 0 && FLAGS_caffe2_log_level == kWarning) FLAGS_caffe2_log_level = kError;
+  }
+  ~QuietLog() {
+    const std::lock_guard<std::mutex> lock(mutex());
+    if (--count() == 0 && FLAGS_caffe2_log_level == kError) FLAGS_caffe2_log_level = kWarning;
+  }
+  QuietLog(const QuietLog&) = delete;
+  QuietLog& operator=(const QuietLog&) = delete;
+
+ private:
+  static constexpr int kWarning = 1;  // LibTorch's default
+  static constexpr int kError = 2;
+  static std::mutex& mutex() {
+    static auto* const mutex = new std::mutex;  // errands may outlive static objects
+    return *mutex;
+  }
+  static int& count() {
+    static int count = 0;  // guarded by mutex()
+    return count;
+  }
+};
+
+// A call of a store's client.
+template <typename Call>
+auto at_store(const Call& call) {
+  const QuietLog quiet;
+  return throwing<StoreIsGone>(call);
+}
+
 class C10dStore : public Store {
  public:
   C10dStore(c10::intrusive_ptr<c10d::Store> bare, std::string prefix)
@@ -35,18 +82,22 @@ class C10dStore : public Store {
         store_(c10::make_intrusive<c10d::PrefixStore>(prefix_, bare_)) {}
 
   std::unique_ptr<Store> clone() override {
-    return std::make_unique<C10dStore>(bare_->clone(), prefix_);
+    return at_store([&] { return std::make_unique<C10dStore>(bare_->clone(), prefix_); });
   }
   void set(const std::string& key, const std::string& value) override {
-    store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+    at_store([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
   }
   std::optional<std::string> get(const std::string& key) override {
-    // get() without check() would wait for the key.
-    if (!store_->check({key})) return std::nullopt;
-    const std::vector<uint8_t> value = store_->get(key);
-    return std::string(value.begin(), value.end());
+    return at_store([&]() -> std::optional<std::string> {
+      // get() without check() would wait for the key.
+      if (!store_->check({key})) return std::nullopt;
+      const std::vector<uint8_t> value = store_->get(key);
+      return std::string(value.begin(), value.end());
+    });
   }
-  int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
+  int64_t add(const std::string& key, int64_t value) override {
+    return at_store([&] { return store_->add(key, value); });
+  }
 
   const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
 
@@ -108,7 +159,9 @@ class C10dTransfer final : public Transfer {
  public:
   explicit C10dTransfer(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
 
-  bool wait() override { return work_->wait(kForever); }
+  bool wait() override {
+    return throwing<std::runtime_error>([&] { return work_->wait(kForever); });
+  }
   void cancel() override { work_->abort(); }
 
  private:
@@ -124,13 +177,17 @@ class GlooGroup final : public Group {
     std::vector<at::Tensor> tensors{bytes};
     // The backend counts its calls without a lock.
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));
+    return throwing<std::runtime_error>([&] {
+      return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));
+    });
   }
   std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) override {
     const NoSigpipe scope;  // recv() writes, too: it tells the sender that this rank is ready
     std::vector<at::Tensor> tensors{bytes};
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::make_unique<C10dTransfer>(backend_->recv(tensors, static_cast<int>(from), tag));
+    return throwing<std::runtime_error>([&] {
+      return std::make_unique<C10dTransfer>(backend_->recv(tensors, static_cast<int>(from), tag));
+    });
   }
 
  private:
@@ -151,7 +208,8 @@ std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
   options.waitWorkers = false;
   // Otherwise it would listen on all addresses of the machine.
   options.masterListenFd = listener.get();
-  auto store = c10::make_intrusive<c10d::TCPStore>(endpoint.address, options);
+  auto store = throwing<std::runtime_error>(
+      [&] { return c10::make_intrusive<c10d::TCPStore>(endpoint.address, options); });
   return std::make_unique<ServedStore>(std::move(store), prefix, listener.release());
 }
 
@@ -161,11 +219,9 @@ std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
   options.port = static_cast<std::uint16_t>(port);
   options.waitWorkers = false;
   options.timeout = limit;
-  try {
+  return at_store([&] {
     return std::make_unique<C10dStore>(c10::make_intrusive<c10d::TCPStore>(host, options), prefix);
-  } catch (const c10::Error& error) {
-    throw std::runtime_error(error.what_without_backtrace());
-  }
+  });
 }
 
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
@@ -184,9 +240,11 @@ std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int6
   listeners.find();
   options->threads = 1;  // for collectives, which are not used
   auto& c10d_store = dynamic_cast<C10dStore&>(store);
-  auto group = std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<BreakableStore>(name, c10d_store.c10d(), limit, std::move(is_given_up)),
-      static_cast<int>(rank), static_cast<int>(size), std::move(options)));
+  auto group = throwing<std::runtime_error>([&] {
+    return std::make_unique<GlooGroup>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<BreakableStore>(name, c10d_store.c10d(), limit, std::move(is_given_up)),
+        static_cast<int>(rank), static_cast<int>(size), std::move(options)));
+  });
   // All connections of the group exist, including those that other ranks made to this process.
   listeners.ignore_all();
   return group;

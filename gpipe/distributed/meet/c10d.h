@@ -12,17 +12,24 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "gpipe/distributed/sockets/sockets.h"
 
 namespace gpipe::distributed {
 
+// Thrown if the store is gone. The message has none of c10d's stack frames.
+class StoreIsGone : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // A client of a TCPStore, which maps keys to texts that all processes see.
 //
 // Thread-safety: safe, but calls of several threads wait for each other; clone() avoids that.
 //
-// Throws: std::runtime_error if the store is gone.
+// Throws StoreIsGone.
 class Store {
  public:
   virtual ~Store() = default;
@@ -39,7 +46,7 @@ class Store {
 // Runs a store in this process, on the listener's address only. `prefix` is put before each key.
 std::unique_ptr<Store> serve_store(Socket listener, const Endpoint& endpoint,
                                    const std::string& prefix);
-// Waits for the store to answer. Throws std::runtime_error if it does not within `limit`.
+// Waits for the store to answer. Throws StoreIsGone if it does not within `limit`.
 std::unique_ptr<Store> connect_store(const std::string& host, int64_t port,
                                      const std::string& prefix, std::chrono::milliseconds limit);
 

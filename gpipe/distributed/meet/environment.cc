@@ -438,14 +438,23 @@ std::string announcement(const Environment& environment, const std::string& mast
   return on_one_line(text);
 }
 
-std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
+std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t threads,
                              bool is_chosen) {
-  const int64_t processes = environment.local_size;
-  if (is_chosen || threads * processes <= cores || threads == 1) return "";
-  const std::string share = std::to_string(std::max<int64_t>(cores / processes, 1));
-  return "each of the " + std::to_string(processes) + " processes on this machine has " +
-         std::to_string(threads) + " threads per operator, and there are " + std::to_string(cores) +
-         " cores: set OMP_NUM_THREADS=" + share + " (the bits depend on it, too)";
+  if (is_chosen || threads == 1) return "";
+  for (const CoreSource& source : sources) {
+    const int64_t processes =
+        std::count_if(sources.begin(), sources.end(), [&](const CoreSource& other) {
+          return other.host == source.host && other.group == source.group;
+        });
+    if (threads * processes <= source.cores) continue;
+    const std::string share = std::to_string(std::max<int64_t>(source.cores / processes, 1));
+    return "each of the " + std::to_string(processes) + " processes " +
+           (source.group.empty() ? "" : "that share a quota of time ") + "on " +
+           quoted(source.host) + " has " + std::to_string(threads) +
+           " threads per operator, and there are " + std::to_string(source.cores) +
+           " cores: set OMP_NUM_THREADS=" + share + " (the bits depend on it, too)";
+  }
+  return "";
 }
 
 Environment read_environment(const Variable& variable) {

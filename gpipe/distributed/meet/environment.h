@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gpipe::distributed {
 
@@ -71,10 +72,17 @@ std::string to_text(const Environment& environment);
 std::string announcement(const Environment& environment, const std::string& master,
                          const std::string& own);
 
-// A warning if the processes on this machine have more threads together than it has cores;
-// otherwise empty. `threads`: how many an operator uses in each process. `is_chosen`: the user has
-// set `threads`, so there is no warning.
-std::string too_many_threads(const Environment& environment, int64_t threads, int64_t cores,
+// The cores that a process may use.
+struct CoreSource {
+  std::string host;
+  std::string group;  // machine::quota_group(); empty: it has no quota
+  int64_t cores = 0;  // of the machine, or as many as the quota gives
+};
+
+// A warning if processes that share cores have more threads together than there are cores;
+// otherwise empty. `sources`: by rank. `threads`: how many an operator uses in each process.
+// `is_chosen`: the user has set `threads`, so there is no warning.
+std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t threads,
                              bool is_chosen);
 
 // The value of an environment variable; no value if it is not set.

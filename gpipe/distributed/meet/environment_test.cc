@@ -266,13 +266,20 @@ TEST(Environment, ItsTextHasEveryValueAndItsVariable) {
 }
 
 TEST(Environment, MoreThreadsThanCoresAreTold) {
-  const Environment environment = read_environment(kTorchrun);  // 4 processes on this machine
-  EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/false),
-            "each of the 4 processes on this machine has 8 threads per operator, and there are 8 "
+  const std::vector<CoreSource> four(4, {"node1", "", 8});
+  EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/false),
+            "each of the 4 processes on 'node1' has 8 threads per operator, and there are 8 "
             "cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
-  EXPECT_EQ(too_many_threads(environment, 2, 8, false), "");  // as for processes bound to cores
-  EXPECT_EQ(too_many_threads(environment, 8, 8, /*is_chosen=*/true), "");
-  EXPECT_EQ(too_many_threads(environment, 1, 2, false), "");
+  EXPECT_EQ(too_many_threads(four, 2, false), "");  // as for processes bound to cores
+  EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/true), "");
+  EXPECT_EQ(too_many_threads({{"node1", "", 2}, {"node2", "", 2}}, 2, false), "");
+  EXPECT_EQ(too_many_threads({{"node1", "", 1}, {"node1", "", 1}}, 1, false), "");
+  // Each in a container of its own, with a quota of two cores.
+  EXPECT_EQ(too_many_threads({{"node1", "a", 2}, {"node1", "b", 2}}, 2, false), "");
+  EXPECT_THAT(too_many_threads({{"node1", "a", 2}, {"node1", "a", 2}}, 2, false),
+              HasSubstr("each of the 2 processes that share a quota of time on 'node1'"));
+  EXPECT_THAT(too_many_threads({{"node1", "", 8}, {"node1", "b", 2}}, 4, false),
+              HasSubstr("there are 2 cores"));
 }
 
 TEST(Environment, ItsTextIsOneLine) {

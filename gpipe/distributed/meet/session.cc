@@ -94,6 +94,7 @@ std::unique_ptr<Session> Session::connect(const Environment& environment,
   std::unique_ptr<Session> session(new Session(environment, options));
   session->meet();
   session->compare_builds();
+  session->tell_of_too_many_threads();
   return session;
 }
 
@@ -117,10 +118,6 @@ void Session::meet() {
     const Endpoint master{addresses_.master, static_cast<int>(environment_.master_port)};
     std::clog << "gpipe: " + announcement(environment_, to_text(master), addresses_.own) + "\n"
               << std::flush;
-    const std::string crowd =
-        too_many_threads(environment_, at::get_num_threads(), machine::machine_cores(),
-                         std::getenv("OMP_NUM_THREADS") != nullptr);
-    if (!crowd.empty()) std::clog << "gpipe: " + crowd + "\n" << std::flush;
   }
   // A launcher's store still has the keys of earlier sessions.
   static std::atomic<int64_t> sessions{0};
@@ -145,13 +142,17 @@ void Session::meet() {
       find_store(port, prefix, end);
       try {
         control.token = get_from_rank_0("token", end);
-      } catch (const c10::Error& error) {
+      } catch (const StoreIsGone& error) {
         // It may have been the store of the previous session, which rank 0 was about to end.
-        if (std::chrono::steady_clock::now() > end) throw;
+        if (std::chrono::steady_clock::now() > end) {
+          throw std::runtime_error("rank " + std::to_string(rank()) + " lost " + store_name() +
+                                   ": " + error.what());
+        }
         pause();
       }
     }
   }
+  claim_rank(end);
   Endpoint own{addresses_.own, 0};
   try {
     control.listener = listen_on(own.address, &own.port);
@@ -170,15 +171,26 @@ void Session::meet() {
         },
         end);
     find_peers(end);
-  } catch (const c10::Error& error) {
+  } catch (const StoreIsGone& error) {
     // The process with the store is gone. If it is a rank, this rank has a connection to it, or
     // other ranks know.
-    control_->throw_failure(store_name() + " is gone: " + error.what_without_backtrace());
+    control_->throw_failure(store_name() + " is gone: " + error.what());
   } catch (const std::exception&) {
     // Ranks whose limit ends later must learn which rank did not come, not that this rank has left.
     control_->report_current_exception();
     throw;
   }
+}
+
+// Two that are the same rank would each have a part of the others' messages.
+void Session::claim_rank(Time end) {
+  const auto claims = from_store<int64_t>(
+      [store = store_, key = "claim/" + std::to_string(rank())] { return store->add(key, 1); },
+      end);
+  if (claims == 1) return;
+  throw std::runtime_error("another process is rank " + std::to_string(rank()) +
+                           " already: give each a rank of its own, from 0 to " +
+                           std::to_string(size() - 1) + ". This one is " + to_text(environment_));
 }
 
 template <typename Result>
@@ -214,7 +226,8 @@ void Session::serve(int port, const std::string& prefix, Time end) {
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(std::string(error.what()) +
                              ". Rank 0 must be able to listen there; where another program does, "
-                             "give all ranks another MASTER_PORT: " +
+                             "give all ranks another MASTER_PORT; where another process is rank 0, "
+                             "too, give this one a rank of its own: " +
                              to_text(environment_));
   }
   served_ = serve_store(std::move(listener), {addresses_.master, bound}, prefix);
@@ -288,6 +301,29 @@ void Session::compare_builds() {
                   std::to_string(threads));
   control_->agree("the way between the devices of processes (GPIPE_DEVICE_LINKS)",
                   environment_.device_links);
+}
+
+// Rank 0 tells of all: of the others' quotas nobody else knows.
+void Session::tell_of_too_many_threads() {
+  if (size() == 1) return;
+  const bool has_quota = machine::core_quota().has_value();
+  ByteWriter own;
+  own.text(host_name());
+  own.text(has_quota ? machine::quota_group() : "");
+  own.number(machine::machine_cores());
+  std::vector<CoreSource> sources;
+  for (const std::string& bytes : control_->exchange("the cores of each rank", own.take())) {
+    ByteReader reader(bytes);
+    CoreSource source;
+    source.host = reader.text();
+    source.group = reader.text();
+    source.cores = reader.number<int64_t>();
+    sources.push_back(std::move(source));
+  }
+  if (rank() != 0 || !options_.announce) return;
+  const std::string crowd =
+      too_many_threads(sources, at::get_num_threads(), std::getenv("OMP_NUM_THREADS") != nullptr);
+  if (!crowd.empty()) std::clog << "gpipe: " + crowd + "\n" << std::flush;
 }
 
 std::unique_ptr<Store> Session::store() {

@@ -82,6 +82,8 @@ class Session {
   void serve(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
+  // Throws std::runtime_error if another process has this one's rank.
+  void claim_rank(std::chrono::steady_clock::time_point end);
   void find_peers(std::chrono::steady_clock::time_point end);
   // Returns what `call`, a call of the store's client, returns. A client waits forever if the store
   // is stopped or cut off. This throws what the client throws, DistributedFailure if a process
@@ -90,6 +92,7 @@ class Session {
   Result from_store(std::function<Result()> call, std::chrono::steady_clock::time_point end);
   std::string store_name() const;
   void compare_builds();
+  void tell_of_too_many_threads();
 
   Environment environment_;
   SessionOptions options_;

@@ -7,9 +7,12 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -164,6 +167,36 @@ TEST(Session, AnotherNumberOfThreadsIsAnErrorOnAllRanks) {
               AllOf(StartsWith("the number of threads per operator (OMP_NUM_THREADS or "
                                "at::set_num_threads()) must be the same on all ranks: rank "),
                     HasSubstr("rank 2 has '4'"), HasSubstr(" has '1'")));
+}
+
+// Which of the two is first is a matter of time.
+TEST(Session, TwoProcessesWithOneRankAreTold) {
+  const MasterPort port;
+  RankProcesses processes(3, [&](int64_t process, const Say& say) {
+    const int64_t rank = process == 0 ? 0 : 1;
+    sigset_t end;
+    sigemptyset(&end);
+    sigaddset(&end, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &end, nullptr);
+    try {
+      auto session = Session::connect(read_environment(variables(rank, 2, port.number())), quick());
+      say("connected");
+      // The store is there until both have come.
+      int signal = 0;
+      sigwait(&end, &signal);
+    } catch (const std::exception& error) {
+      say(error.what());
+    }
+  });
+  EXPECT_EQ(processes.next(0), "connected");
+  const std::vector<std::string> lines = {processes.next(1), processes.next(2)};
+  EXPECT_THAT(lines, ::testing::UnorderedElementsAre(
+                         "connected", AllOf(StartsWith("another process is rank 1 already: give"),
+                                            HasSubstr("rank 1 (RANK) of 2"))));
+  for (int64_t process = 0; process < 3; ++process) {
+    processes.send(process, SIGUSR1);
+    EXPECT_TRUE(processes.ends(process));
+  }
 }
 
 TEST(Session, SaysWhoDidNotCome) {
@@ -340,6 +373,44 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   server.send(0, SIGCONT);
   EXPECT_EQ(server.next(0), "value");
   EXPECT_EQ(server.how_it_ends(0), "");
+}
+
+// Neither in what is thrown nor in what c10d logs.
+TEST(Session, AStoreThatIsGoneSaysSoWithoutStackFrames) {
+  const MasterPort port;
+  const std::string log = ::testing::TempDir() + "/stderr_of_a_client";
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    int number = port.number();
+    if (rank == 0) {
+      Socket listener = listen_on("127.0.0.1", &number);
+      const auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
+      say("serves");
+      pause();
+      return;
+    }
+    if (std::freopen(log.c_str(), "w", stderr) == nullptr) return;
+    const auto client = connect_store("127.0.0.1", number, "", std::chrono::seconds(20));
+    client->set("key", "value");
+    say("connected");
+    try {
+      while (true) client->add("key 2", 1);
+    } catch (const StoreIsGone& error) {
+      std::fflush(stderr);
+      std::string text = error.what();
+      text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
+      say(text);
+    }
+  });
+  EXPECT_EQ(ranks.next(0), "serves");
+  EXPECT_EQ(ranks.next(1), "connected");
+  ranks.send(0, SIGKILL);
+  std::string all = ranks.next(1);
+  EXPECT_THAT(all, ::testing::Not(IsEmpty()));
+  std::ifstream file(log);
+  all.append(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(all, AllOf(::testing::Not(HasSubstr("frame #")),
+                         ::testing::Not(HasSubstr("Exception raised from"))));
+  EXPECT_TRUE(ranks.ends(1));
 }
 
 TEST(Session, OneProcessNeedsNobody) {
