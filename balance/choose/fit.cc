@@ -175,7 +175,7 @@ class Search {
   Fit smallest(bool explain) {
     if (!explain && is_hopeless()) return result();
     for (const Candidate& candidate : thriftiest()) {
-      try_smallest(candidate, /*whole=*/false, explain);
+      try_smallest(candidate, /*whole=*/false, /*at_least=*/explain ? 1 : 0, kMostPlans);
       if (best_ || !nearest_) break;
     }
     return result();
@@ -359,7 +359,7 @@ class Search {
       if (!known && candidates.size() < kMostNearest) candidates.push_back(candidate);
     }
     for (const Candidate& candidate : candidates) {
-      if (!best_) try_smallest(candidate, /*whole=*/true, /*explain_it=*/true);
+      if (!best_) try_smallest(candidate, /*whole=*/true, kMostNearestCuts, kMostNearestCuts);
     }
     const auto nearest_of = [this](const Candidate& candidate) -> const Fit& {
       return nearest_by_.at({candidate.chunks, candidate.checkpoint});
@@ -432,17 +432,18 @@ class Search {
     return result;
   }
 
-  // `explain_it`: also where it is far from fitting, for what comes nearest.
-  void try_smallest(const Candidate& candidate, bool whole, bool explain_it) {
+  // `at_least`: so many cuts are planned however far from fitting they are predicted to be, for
+  // what comes nearest; more only where they nearly fit, as they may then.
+  void try_smallest(const Candidate& candidate, bool whole, int at_least, int at_most) {
     const Profile profile = this->profile(candidate.rows);
     FittingCutOptions options{room_, keep_together_, explain_options(candidate)};
     std::vector<std::vector<int64_t>> tried;
-    for (int k = 0; k < (explain_it ? kMostNearestCuts : kMostPlans); ++k) {
+    for (int k = 0; k < at_most; ++k) {
       const std::vector<int64_t> cut = smallest_cut(profile, options);
       if (std::find(tried.begin(), tried.end(), cut) != tried.end()) return;
       const Explanation explanation = explain(profile, cut, options.explain);
-      if (k == 0 && !explain_it && excess(explanation, options.limits) > kHopeless) return;
-      if (k > 0 && !explain_it && excess(explanation, options.limits) > kHopelessAfterPlan) return;
+      const double hopeless = k == 0 ? kHopeless : kHopelessAfterPlan;
+      if (k >= at_least && excess(explanation, options.limits) > hopeless) return;
       tried.push_back(cut);
       Fit found = plan(candidate, explanation, whole, options.limits);
       if (!found.fits) continue;

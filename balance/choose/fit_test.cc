@@ -311,6 +311,17 @@ TEST(Largest, IsTheLastThatFits) {
                           << found.next_fit.limit;
 }
 
+// One plan says how much is lacking: corrected, the same candidate does not come near either.
+TEST(Largest, WhatIsFarFromFittingIsPlannedOnceInEachThriftyWay) {
+  for (uint64_t seed = testing::test_seed(); seed < testing::test_seed() + 6; ++seed) {
+    const Training training = random_linears(seed);
+    const Largest found = largest([&](int64_t) { return training; }, 1, {kMiB / 4, kMiB / 4});
+    EXPECT_EQ(found.member, 0);
+    EXPECT_THAT(found.next_fit.limit, HasSubstr("too little"));
+    EXPECT_LE(found.next_fit.plans, 3) << seed;  // the smallest micro-batches twice, a single one
+  }
+}
+
 TEST(Largest, MayBeTheLastThereIsOrNone) {
   const auto family = [](int64_t member) { return linears(member); };
   const Largest all = largest(family, 5, {400 * kMiB, 400 * kMiB});

@@ -35,6 +35,9 @@ constexpr size_t kCostlyCuts = 2;
 // Placements for which an order is searched, and the simulated actions of each search.
 constexpr size_t kSearchedOrders = 2;
 constexpr int64_t kSearchBudget = 20'000'000;
+// A search looks at some orders in any case: with less than so many runs of one it would exceed its
+// budget.
+constexpr int64_t kLeastRuns = 200;
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 [[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("plan: " + text); }
@@ -103,10 +106,12 @@ class Search {
     for (Setting& setting : cheap_) begin(setting);
     add_costly();
     for (Setting& setting : costly_) begin(setting);
+    at_once_ = spent_;
     refine_best();
     search_orders();
 
     PlanSearch result;
+    result.tried = spent_ - at_once_;
     sort();
     result.best = found_.front().second;
     for (size_t k = 1; k < found_.size(); ++k) {
@@ -290,6 +295,12 @@ class Search {
   int64_t cost_of(const Setting& setting) const {
     return 3 * setting.schedule.stages() * setting.schedule.micro_batches();
   }
+  int64_t cost_of_thriftiest(const Setting& setting) const {
+    const auto modes = static_cast<int64_t>(problem_.checkpoints.size());
+    return ((1 + setting.per_device) * modes + 1) * cost_of(setting);
+  }
+  // Of a given budget.
+  int64_t left() const { return problem_.budget - (spent_ - at_once_); }
 
   PlanCandidate predict(const Setting& setting, const std::vector<int64_t>& balance,
                         const std::vector<Checkpoint>& modes) {
@@ -484,13 +495,11 @@ class Search {
   // few. The nearest first, as the work for all of them is limited.
   void try_all_cuts_for_memory() {
     if (found_.front().second.fits()) return;
-    const int64_t until = spent_ + (problem_.budget > 0 ? problem_.budget : 2 * kLeastBudget);
+    // Half of a given budget, so that the nearest is refined, too.
+    const int64_t until = spent_ + (problem_.budget > 0 ? left() / 2 : 2 * kLeastBudget);
     for (const size_t k : open_) {
       const Setting& setting = found_[k].first;
-      const auto modes = static_cast<double>(problem_.checkpoints.size());
-      const double predictions =
-          count_cuts(setting) * ((1 + static_cast<double>(setting.per_device)) * modes + 1);
-      const double work = predictions * static_cast<double>(cost_of(setting));
+      const double work = count_cuts(setting) * static_cast<double>(cost_of_thriftiest(setting));
       if (work > static_cast<double>(std::min(until - spent_, kLeastBudget / 4))) continue;
       std::optional<PlanCandidate> best = std::move(found_[k].second);
       std::vector<int64_t> balance;
@@ -507,9 +516,10 @@ class Search {
     while (distance < 16 && distance * 8 < layers_ / static_cast<int64_t>(stages)) distance *= 2;
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
-      if (spent_ >= until || !allowed(balance)) return false;
       // What holds least is found one device at a time: where a cut moves, its modes follow.
       const bool least = !best.fits() && balance != best.balance;
+      const int64_t takes = least ? cost_of_thriftiest(setting) : cost_of(setting);
+      if (spent_ + takes > until || !allowed(balance)) return false;
       PlanCandidate candidate =
           least ? thriftiest(setting, balance) : predict(setting, balance, modes);
       if (!is_better(candidate, best)) return false;
@@ -563,9 +573,12 @@ class Search {
     sort();
     try_all_cuts_for_memory();
     const size_t count = std::min(kRefined, found_.size());
-    int64_t budget = problem_.budget;
-    if (budget == 0) {
+    // Of a given budget half is for orders.
+    int64_t budget = searches_orders() ? left() / 2 : left();
+    auto shares = static_cast<int64_t>(count) + 1;  // the first may take two
+    if (problem_.budget == 0) {
       budget = kLeastBudget;
+      shares = static_cast<int64_t>(count);
       for (size_t k = 0; k < count; ++k) {
         if (open_.count(k) == 0) continue;
         // A few rounds of all changes.
@@ -576,17 +589,19 @@ class Search {
     }
     for (size_t k = 0; k < count; ++k) {
       if (open_.count(k) == 0) continue;
-      const int64_t share = budget / static_cast<int64_t>(count);
-      // The first may take twice its share.
+      const int64_t share = budget / shares;
       refine(found_[k].first, found_[k].second, spent_ + (k == 0 ? 2 * share : share));
     }
   }
 
   // --- orders of their own
 
+  bool searches_orders() const { return is_wanted(kSearched) && problem_.devices > 1; }
+
   // What gpipe::search knows of a candidate. Its cells all cost the same, so recomputes are counted
   // for all micro-batches of a partition or for none.
-  SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting) const {
+  SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting,
+                               int64_t budget) const {
     const Profile& profile = problem_.cuts[candidate.cut].profile;
     const Explanation explanation =
         explain(profile, candidate.balance, options_of(setting, candidate.checkpoints));
@@ -638,7 +653,7 @@ class Search {
       const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
       options.memory_limit.push_back(std::max(room, 0.0));
     }
-    options.budget = problem_.budget > 0 ? std::min(kSearchBudget, problem_.budget) : kSearchBudget;
+    options.budget = budget;
     if (problem_.progress) {
       options.stop = [this] {
         tell(kSearched);
@@ -649,7 +664,7 @@ class Search {
   }
 
   void search_orders() {
-    if (!is_wanted(kSearched) || problem_.devices == 1) return;
+    if (!searches_orders()) return;
     sort();
     std::vector<std::tuple<size_t, std::vector<int64_t>>> known;  // micro-batches, placement
     const std::vector<Found> before = found_;
@@ -657,19 +672,25 @@ class Search {
       if (known.size() == kSearchedOrders) return;
       const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      // Of a given budget: shares of what is left, with a third for cuts that suit the order.
+      const bool given = problem_.budget > 0;
+      const int64_t share = left() / static_cast<int64_t>(kSearchedOrders - known.size());
+      const int64_t budget = given ? std::min(kSearchBudget, 2 * share / 3) : kSearchBudget;
       known.push_back(key);
+      if (given && budget < kLeastRuns * cost_of(setting)) continue;
       std::optional<SearchResult> order;
       try {
-        order = gpipe::search(search_options(candidate, setting));
+        order = gpipe::search(search_options(candidate, setting, budget));
       } catch (const std::invalid_argument&) {
         continue;  // not even one micro-batch fits, as the search counts
       }
+      spent_ += order->actions;
       if (order->origin != kSearched) continue;  // a generator's, which is there already
       Setting searched = setting;
       searched.name = kSearched;
       searched.schedule = order->schedule;
       PlanCandidate best = predict(searched, candidate.balance, candidate.checkpoints);
-      refine(searched, best, spent_ + kLeastBudget / 10);
+      refine(searched, best, spent_ + (given ? share / 4 : kLeastBudget / 10));
       if (is_better(best, candidate)) found_.emplace_back(searched, std::move(best));
     }
   }
@@ -775,7 +796,8 @@ class Search {
   std::vector<Found> found_;
   std::set<size_t> open_;  // of those: not all cuts were tried
   int64_t examined_ = 0;
-  int64_t spent_ = 0;  // simulated actions
+  int64_t spent_ = 0;    // simulated actions
+  int64_t at_once_ = 0;  // of those, before there was a choice
   bool exhaustive_ = false;
 };
 

@@ -42,8 +42,9 @@ struct PlanProblem {
   // The machine: bandwidth, latency, overhead, cores, contention, param_scale, keep_together. The
   // rest of it is not looked at.
   ExplainOptions machine;
-  // How much is tried, in simulated actions: not in time, so that the result is the same each time.
-  // 0: enough for good cuts, some seconds.
+  // How much is tried beyond cuts that are found at once, schedules by their names and what is
+  // shown beside the choice. In simulated actions: not in time, so that the result is the same each
+  // time. At most a fifth more is used. 0: enough for good cuts, some seconds.
   int64_t budget = 0;
   // Called now and then; what it throws ends the search.
   std::function<void(const std::string& note)> progress;
@@ -82,6 +83,7 @@ struct PlanSearch {
   std::vector<PlanCandidate> others;
   std::vector<PlanAlternative> alternatives;
   int64_t examined = 0;     // predictions
+  int64_t tried = 0;        // simulated actions, of what PlanProblem::budget is for
   bool exhaustive = false;  // every cut and every mode of every setting was examined
 };
 

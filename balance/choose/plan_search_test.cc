@@ -393,6 +393,33 @@ TEST(PlanSearch, WhatFitsIsFoundAndWhatNothingFitsIntoIsLittleMoreThanTheLeast) 
   }
 }
 
+// Cuts for the least memory, refined ones and orders each had a budget of their own.
+TEST(PlanSearch, KeepsItsBudgetInAllThatItTries) {
+  std::mt19937_64 random(testing::test_seed());
+  int none_fits = 0;
+  int with_orders = 0;
+  for (int round = 0; round < 24; ++round) {
+    PlanProblem problem = problem_of(2 + round % 3, uneven_profile(9 + round % 5, random), {4, 8});
+    if (round % 2 == 0) problem.schedules = {"1f1b", "interleaved"};
+    problem.machine.param_scale = 4;
+    for (const int64_t budget : {20'000, 300'000, 3'000'000}) {
+      SCOPED_TRACE("round " + std::to_string(round) + ", " + std::to_string(budget));
+      problem.budget = budget;
+      problem.limits.clear();
+      const PlanSearch free = search_plan(problem);
+      EXPECT_LE(free.tried, budget + budget / 5);
+      if (free.best.schedule_name == "search") ++with_orders;
+      problem.limits.assign(static_cast<size_t>(problem.devices), 1);
+      const PlanSearch tight = search_plan(problem);
+      EXPECT_LE(tight.tried, budget + budget / 5);
+      EXPECT_GT(tight.tried, 0);
+      if (!tight.best.fits()) ++none_fits;
+    }
+  }
+  EXPECT_GT(none_fits, 0);
+  EXPECT_GT(with_orders, 0);
+}
+
 TEST(PlanSearch, OneDeviceHasNoSchedulesToChooseFrom) {
   std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(1, random_profile(3, random), {1, 2});

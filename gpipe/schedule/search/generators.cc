@@ -123,6 +123,12 @@ int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
 
+// Those that search once more, from the patterns with all steps (or_of_all_patterns): a search of
+// longer work was found to beat their first one by several percent. ZB-V's first has all patterns.
+bool searches_twice(Searched which) {
+  return which == Searched::kVMin || which == Searched::kDualPipeV;
+}
+
 using Steps = std::vector<std::array<int64_t, 2>>;
 
 std::vector<Order> patterns(int64_t workers, int64_t micro_batches, const Steps& steps,
@@ -158,9 +164,11 @@ internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers
   return best;
 }
 
-// The best order that a search finds from patterns with these steps.
+// The best order that a search finds from patterns with these steps. `again`: or that another
+// search finds from all patterns.
 internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
-                                     int64_t limit, const Steps& steps, const Effort& all) {
+                                     int64_t limit, const Steps& steps, bool again,
+                                     const Effort& all) {
   const Effort effort{std::min(all.budget, work_of_search(workers)), all.stop};
   costs = only_split(costs);
   std::vector<Order> seeds = patterns(workers, micro_batches, steps, effort);
@@ -183,7 +191,8 @@ internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, Gen
   internal::Optimized best =
       best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
   best.actions += actions;
-  if (even) return best;  // the patterns of these steps are made for even costs
+  // The patterns of these steps are made for even costs.
+  if (!again || even) return best;
   return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
 
@@ -345,15 +354,17 @@ namespace internal {
 
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
   if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;
-  // These two make a second search, in or_of_all_patterns().
-  const bool twice = which == Searched::kVMin || which == Searched::kDualPipeV;
-  return (twice ? 2 : 1) * work_of_search(workers);
+  return (searches_twice(which) ? 2 : 1) * work_of_search(workers);
 }
 
 Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
                          const GeneratorCosts& costs, int64_t budget,
                          const std::function<bool()>& stop) {
   const Effort effort{std::min(budget, searched_work(which, workers, micro_batches)), stop};
+  const auto best = [&](int64_t limit, const Steps& steps) {
+    return best_of_patterns(workers, micro_batches, costs, limit, steps, searches_twice(which),
+                            effort);
+  };
   switch (which) {
     case Searched::kZbH2: {
       const Workload workload =
@@ -369,11 +380,11 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
       return *optimize(workload, effort.optimizing(std::move(seeds)));
     }
     case Searched::kZbV:
-      return best_of_patterns(workers, micro_batches, costs, 2 * workers, all_steps(), effort);
+      return best(2 * workers, all_steps());
     case Searched::kVHalf:
-      return best_of_patterns(workers, micro_batches, costs, workers + 2, {{2, 1}, {1, 1}}, effort);
+      return best(workers + 2, {{2, 1}, {1, 1}});
     case Searched::kVMin:
-      return best_of_patterns(workers, micro_batches, costs, least_held(workers), {{1, 1}}, effort);
+      return best(least_held(workers), {{1, 1}});
     case Searched::kDualPipeV:
       break;
   }
