@@ -100,6 +100,9 @@ struct ExpertOptions {
   TORCH_ARG(bool, float32_weights) = false;
   // What balance_loss (models/balance_loss.h) is multiplied with in training. Default: 0.001.
   TORCH_ARG(double, balance_factor) = 0.001;
+  // On meta, where no router says anything, all tokens go to the same experts: what a plan must
+  // reckon with at worst. Default: false, all experts get as many.
+  TORCH_ARG(bool, worst_on_meta) = false;
 };
 
 // What may differ from layer to layer. A value type.

@@ -8,13 +8,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "command/files.h"
 #include "models/amoebanetd.h"
+#include "models/hugging_face.h"
 #include "models/old_amoebanetd.h"
 #include "models/old_resnet.h"
 #include "models/resnet.h"
@@ -35,7 +38,7 @@ std::string meant(const std::string& family) {
   // Also as other libraries write them.
   std::string closest =
       text::closest(family, {"unet", "amoebanetd", "resnet", "resnet50", "resnet101", "resnet152",
-                             "old_resnet", "old_amoebanetd", "gpt2", "llama"});
+                             "old_resnet", "old_amoebanetd", "gpt2", "llama", "hf"});
   if (closest.size() > 6 && closest.rfind("resnet", 0) == 0) closest.insert(6, ":");
   return closest.empty() ? "." : "; did you mean " + closest + "?";
 }
@@ -129,6 +132,53 @@ std::function<torch::nn::Sequential()> named(const std::string& name,
   };
 }
 
+// "hf:FOLDER" or "hf:FOLDER,T".
+NamedModel of_folder(const std::string& name) {
+  std::string folder = name.substr(name.find(':') + 1);
+  absl::StripAsciiWhitespace(&folder);
+  TORCH_CHECK_VALUE(!folder.empty() && folder.find_first_of(" \t\n") == std::string::npos,
+                    "model '", name,
+                    "': give the path of a Hugging Face folder without spaces, hf:FOLDER, or "
+                    "hf:FOLDER,T with T tokens in a sequence");
+  int64_t tokens = 0;
+  const size_t comma = folder.rfind(',');
+  if (comma != std::string::npos && absl::SimpleAtoi(folder.substr(comma + 1), &tokens)) {
+    TORCH_CHECK_VALUE(tokens > 0, "model '", name, "': sequences have a token or more, got ",
+                      tokens);
+    folder.resize(comma);
+  }
+  NamedModel model;
+  model.name = "hf:" + folder + (tokens > 0 ? "," + std::to_string(tokens) : "");
+  model.takes_tokens = true;
+  try {
+    const std::string path = command::user_path(folder);
+    TransformerOptions options = read_config(path);
+    const at::ScalarType type = read_type(path).value_or(at::kFloat);
+    options.fused_attention(options.block().attention_soft_cap() == 0);
+    const bool learned = options.block().learned_positions();
+    TORCH_CHECK_VALUE(!learned || tokens <= options.max_positions(), "the model has ",
+                      options.max_positions(), " positions, got sequences of ", tokens, " tokens");
+    const auto make = [=](bool worst) {
+      TransformerOptions own = options;
+      own.block().experts().worst_on_meta(worst);
+      torch::nn::Sequential network = transformer(own);
+      network->to(type);
+      return network;
+    };
+    model.row = {tokens > 0 ? tokens : options.max_positions()};
+    model.classes = options.vocab_size();
+    model.make = named(model.name, [=] { return make(false); });
+    if (options.block().experts().count() > 0) {
+      model.make_worst = named(model.name, [=] { return make(true); });
+    }
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "model '", name, "': ", error.what_without_backtrace());
+  } catch (const std::runtime_error& error) {
+    TORCH_CHECK_VALUE(false, "model '", name, "': ", error.what());
+  }
+  return model;
+}
+
 }  // namespace
 
 const char* model_names() {
@@ -137,7 +187,8 @@ const char* model_names() {
          "of June 2019, old_amoebanetd:L,D (normal cells of a group) and old_resnet:101; language "
          "models gpt2:small, gpt2:medium, gpt2:large, gpt2:xl, gpt2:L,E,H,T (blocks, width, heads, "
          "tokens), llama:7b, llama:13b, llama:70b and llama:L,E,H,K,T (K heads of keys), either "
-         "with ,V behind for a vocabulary of V";
+         "with ,V behind for a vocabulary of V; hf:FOLDER or hf:FOLDER,T for the config.json in a "
+         "Hugging Face folder, with T tokens in a row";
 }
 
 NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied) {
@@ -148,10 +199,16 @@ NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied)
   const std::string family = text.substr(0, colon);
   TORCH_CHECK_VALUE(family == "unet" || family == "amoebanetd" || family == "resnet" ||
                         family == "old_amoebanetd" || family == "old_resnet" || family == "gpt2" ||
-                        family == "llama",
+                        family == "llama" || family == "hf",
                     "there is no model '", name, "'", meant(family), " There are ", model_names());
   TORCH_CHECK_VALUE(colon != std::string::npos, "model '", name, "' has no numbers; there are ",
                     model_names());
+  if (family == "hf") {
+    TORCH_CHECK_VALUE(image_size == 0, "model '", name, "' takes tokens, no images");
+    TORCH_CHECK_VALUE(!tied, "model '", name, "': its config.json says whether the head is tied; ",
+                      "leave out --tied");
+    return of_folder(name);
+  }
   NamedModel model;
   if (family == "gpt2" || family == "llama") {
     TORCH_CHECK_VALUE(image_size == 0, "model '", name, "' takes tokens, no images; its numbers ",

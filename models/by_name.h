@@ -24,6 +24,9 @@ struct NamedModel {
   // Makes the network, on the CPU unless a MetaScope is open; its parameters are drawn from
   // LibTorch's generator. Throws c10::ValueError, with the name, for numbers that make no network.
   std::function<torch::nn::Sequential()> make;
+  // The same for the worst case on meta: all tokens of a mixture of experts go to the same ones.
+  // Null for networks without experts.
+  std::function<torch::nn::Sequential()> make_worst;
   std::vector<int64_t> row;  // the shape of one sample, {3, 192, 192}; {1024} for tokens
   Loss loss = Loss::kCrossEntropy;
   int64_t classes = 1000;     // for cross entropy
@@ -50,11 +53,17 @@ const char* model_names();
 //   llama:L,E,H,K,T     K heads of keys and values; the MLP is 8/3 E wide, to the next 256
 //   (Llama's)
 //   gpt2:L,E,H,T,V, llama:L,E,H,K,T,V   with a vocabulary of V words
+// Of a Hugging Face folder, which needs no more than its config.json:
+//   hf:FOLDER           as transformer() makes it (models/hugging_face.h), of the type that the
+//                       config says, with rows of max_position_embeddings tokens; weights are drawn
+//   hf:FOLDER,T         with T tokens in a sequence
+// A relative folder is one of the user's (command::user_path).
 // `image_size` is the side of the images; 0 takes the published one: 192 for a U-Net, 224 for the
 // others. A language model takes none.
 //
-// Throws c10::ValueError for an unknown name, numbers that are none or of a wrong count, a negative
-// image size, one for a language model, and `tied` for any other.
+// Throws c10::ValueError for an unknown name, a folder whose config.json is refused, numbers that
+// are none or of a wrong count, a negative image size, one for a language model, and `tied` for any
+// other than gpt2 and llama.
 //
 // Example:
 //   NamedModel named = model_by_name("unet:5,64");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,6 +109,62 @@ TEST(ModelByName, MakesLanguageModels) {
     ASSERT_EQ(have.size(), want.size());
     for (std::size_t i = 0; i < have.size(); ++i) EXPECT_EQ(have[i].sizes(), want[i].sizes());
   }
+}
+
+std::string folder_of(const std::string& config) {
+  static int count = 0;
+  const std::filesystem::path path =
+      std::filesystem::path(::testing::TempDir()) / ("hf" + std::to_string(count++));
+  std::filesystem::create_directories(path);
+  std::ofstream(path / "config.json") << config;
+  return path.string();
+}
+
+TEST(ModelByName, MakesTheModelOfAHuggingFaceFolder) {
+  const std::string folder = folder_of(
+      R"({"model_type": "qwen2", "vocab_size": 29, "hidden_size": 16, "intermediate_size": 20,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 12, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})");
+  const NamedModel named = model_by_name("hf:" + folder);
+  EXPECT_EQ(named.name, "hf:" + folder);
+  EXPECT_THAT(named.row, ElementsAre(12));
+  EXPECT_EQ(named.classes, 29);
+  EXPECT_TRUE(named.takes_tokens);
+  EXPECT_EQ(named.make_worst, nullptr);
+  torch::nn::Sequential model = named.make();
+  EXPECT_EQ(model->size(), 7u);
+  EXPECT_EQ(model->parameters().front().scalar_type(), at::kBFloat16);
+  EXPECT_EQ(model->forward(random_input(named, 2, c10::kCPU)).sizes(),
+            (at::IntArrayRef{2, 12, 29}));
+  EXPECT_THAT(model_by_name("hf:" + folder + ",5").row, ElementsAre(5));
+
+  const std::string experts = folder_of(
+      R"({"model_type": "mixtral", "hidden_size": 16, "intermediate_size": 20,
+          "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2})");
+  MetaScope scope;
+  EXPECT_EQ(model_by_name("hf:" + experts).make_worst()->size(), 5u);
+  EXPECT_EQ(model_by_name("hf:" + experts).make()->parameters().front().scalar_type(), at::kFloat);
+}
+
+TEST(ModelByName, WhatIsNoHuggingFaceFolderIsRefused) {
+  const std::string gpt2 = folder_of(R"({"model_type": "gpt2"})"),
+                    other = folder_of(R"({"model_type": "mamba"})");
+  for (const auto& [name, part] : std::vector<std::pair<std::string, std::string>>{
+           {"hf:", "give the path of a Hugging Face folder"},
+           {"hf:a b", "without spaces"},
+           {"hf:/none/there", "cannot read /none/there/config.json"},
+           {"hf:" + other, "got 'mamba'"},
+           {"hf:" + gpt2 + ",0", "sequences have a token or more, got 0"},
+           {"hf:" + gpt2 + ",2000", "the model has 1024 positions"}}) {
+    try {
+      model_by_name(name);
+      ADD_FAILURE() << "nothing was thrown: " << name;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+  EXPECT_THROW(model_by_name("hf:" + gpt2, 64), c10::ValueError);
+  EXPECT_THROW(model_by_name("hf:" + gpt2, 0, /*tied=*/true), c10::ValueError);
 }
 
 TEST(ModelByName, LossesFitOutputsAndTargets) {

@@ -1,6 +1,7 @@
 #include "models/experts.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/ScalarType.h>
 
@@ -21,6 +22,11 @@ std::vector<int64_t> rows_of_experts(const at::Tensor& choices, int64_t experts)
   return rows;
 }
 
+// `values` in this order of its rows. LibTorch has no index_select for meta.
+at::Tensor in_order(const at::Tensor& values, const at::Tensor& order) {
+  return values.is_meta() ? values.index({order}) : values.index_select(0, order);
+}
+
 }  // namespace
 
 Routing route(const at::Tensor& logits, const ExpertOptions& options) {
@@ -31,16 +37,20 @@ Routing route(const at::Tensor& logits, const ExpertOptions& options) {
   return {experts, weights};
 }
 
-std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_token) {
+std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_token, bool worst) {
   std::vector<int64_t> shares;
   for (int64_t i = 0; i < experts; ++i) {
+    if (worst) {
+      shares.push_back(i < per_token ? rows : 0);
+      continue;
+    }
     shares.push_back(rows * per_token * (i + 1) / experts - rows * per_token * i / experts);
   }
   return shares;
 }
 
 at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
-                           const at::Tensor& gate_up, const at::Tensor& down,
+                           const at::Tensor& gate_up, const at::Tensor& down, bool worst_on_meta,
                            const std::function<at::Tensor(const at::Tensor&)>& activation) {
   const int64_t count = tokens.size(0), width = tokens.size(1), experts = gate_up.size(0),
                 per_token = routing.experts.size(1);
@@ -48,9 +58,10 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
   const auto [choices, order] =
       routing.experts.t().reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor inputs =
-      tokens.expand({per_token, count, width}).reshape({-1, width}).index_select(0, order);
-  const std::vector<int64_t> rows = tokens.is_meta() ? rows_on_meta(count, experts, per_token)
-                                                     : rows_of_experts(choices, experts);
+      in_order(tokens.expand({per_token, count, width}).reshape({-1, width}), order);
+  const std::vector<int64_t> rows = tokens.is_meta()
+                                        ? rows_on_meta(count, experts, per_token, worst_on_meta)
+                                        : rows_of_experts(choices, experts);
   const std::vector<at::Tensor> of_experts = inputs.split_with_sizes(rows),
                                 gates_up = gate_up.unbind(0), downs = down.unbind(0);
   std::vector<at::Tensor> results;
@@ -62,8 +73,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
   }
   const at::Tensor places =
       at::empty_like(order).scatter_(0, order, at::arange(order.size(0), order.options()));
-  const at::Tensor outputs =
-      at::cat(results).index_select(0, places).view({per_token, count, width});
+  const at::Tensor outputs = in_order(at::cat(results), places).view({per_token, count, width});
   return (outputs * routing.weights.t().unsqueeze(-1)).to(tokens.scalar_type()).sum(0);
 }
 

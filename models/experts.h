@@ -1,7 +1,7 @@
 // experts: tokens through those experts of a mixture that a router gives them.
 //
 // How many rows an expert gets depends on the values, so each call waits once for its device. On
-// meta, where there are no values, all experts get as many.
+// meta, where there are no values, all experts get as many (or ExpertOptions::worst_on_meta).
 #ifndef MODELS_EXPERTS_H_
 #define MODELS_EXPERTS_H_
 
@@ -29,11 +29,11 @@ Routing route(const at::Tensor& logits, const ExpertOptions& options);
 //
 // Sums are in the same order each time, also on GPUs: no row is added to another by its index.
 at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
-                           const at::Tensor& gate_up, const at::Tensor& down,
+                           const at::Tensor& gate_up, const at::Tensor& down, bool worst_on_meta,
                            const std::function<at::Tensor(const at::Tensor&)>& activation);
 
 // How many rows each expert gets of `rows` tokens on meta.
-std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_token);
+std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_token, bool worst);
 
 }  // namespace gpipe::models::internal
 

@@ -249,6 +249,8 @@ void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("multi_query", &multi_query, true);
   block.float32_softmax(true).small_last_matrices(true).qkv_by_head(!multi_query);
   options.num_kv_heads(multi_query ? 1 : options.num_heads());
+  // Version 5 writes what follows from it.
+  fields.expect("num_key_value_heads", {options.num_kv_heads()});
   fields.expect("attention_softmax_in_fp32", {true});
   fields.expect("scale_attention_softmax_in_fp32", {true});
   // A server's.
@@ -329,7 +331,10 @@ void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
 void qwen_expert_fields(ConfigFields& fields, TransformerOptions& options, int64_t count,
                         int64_t per_token, int64_t size) {
   ExpertOptions& experts = options.block().experts();
-  expert_fields(fields, experts, "num_experts", count, per_token);
+  // Version 5 writes Qwen 3's under the other name.
+  const bool renamed = fields.has("num_local_experts");
+  expert_fields(fields, experts, renamed ? "num_local_experts" : "num_experts", count, per_token);
+  if (renamed) fields.expect("num_experts", {experts.count()});
   fields.size("moe_intermediate_size", &experts.size(), size);
   fields.flag("norm_topk_prob", &experts.weights_sum_to_one(), false);
   sparse_fields(fields, options);
@@ -518,6 +523,8 @@ void gemma3(ConfigFields& fields, TransformerOptions& options) {
   fields.size("sliding_window", &window, 4096);
   if (fields.reading()) fields.whole("sliding_window_pattern", &pattern, pattern);
   if (pattern < 1) refuse_config("sliding_window_pattern must be positive");
+  // Version 5 writes it beside layer_types, and never reads it.
+  fields.ignore({"_sliding_window_pattern"});
   layer_type_fields(fields, options, window, [&](int64_t i) { return (i + 1) % pattern != 0; });
   two_rotary_fields(fields, options);
 }
@@ -548,8 +555,8 @@ void gpt_neox(ConfigFields& fields, TransformerOptions& options) {
   rotary.theta_name = "rotary_emb_base";
   rotary.part_name = "rotary_pct";
   rotary_fields(fields, options, rotary);
-  // A head for other tasks.
-  fields.ignore({"classifier_dropout"});
+  // A head for other tasks, and a field that version 5 writes and its classes do not read.
+  fields.ignore({"classifier_dropout", "is_decoder"});
 }
 
 void starcoder2(ConfigFields& fields, TransformerOptions& options) {

@@ -47,8 +47,9 @@ Outcome in_pieces(const Case& test_case, const HeadLossOptions& options) {
   return {loss.detach(), gradients[0], gradients[1]};
 }
 
-Outcome at_once(const Case& test_case, int64_t ignore_index = -100) {
-  const at::Tensor logits = at::linear(test_case.vectors, test_case.matrix);
+Outcome at_once(const Case& test_case, int64_t ignore_index = -100, double soft_cap = 0) {
+  at::Tensor logits = at::linear(test_case.vectors, test_case.matrix);
+  if (soft_cap > 0) logits = at::tanh(logits / soft_cap) * soft_cap;
   const at::Tensor loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), test_case.targets.reshape({-1}),
                              {}, at::Reduction::Mean, ignore_index);
@@ -77,6 +78,19 @@ TEST(HeadCrossEntropy, IsThatOfAllLogitsUpToRounding) {
       SCOPED_TRACE(::testing::Message() << type << ", pieces of " << piece);
       expect_near(in_pieces(test_case, HeadLossOptions().tokens_per_piece(piece)),
                   at_once(test_case), tolerance);
+    }
+  }
+}
+
+TEST(HeadCrossEntropy, ASoftCapBendsTheLogits) {
+  for (const auto& [type, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
+           {at::kDouble, 1e-13}, {at::kFloat, 5e-6}, {at::kBFloat16, 0.05}}) {
+    const Case test_case({3, 7}, 16, 29, type);
+    for (const int64_t piece : {4, 1000}) {
+      SCOPED_TRACE(::testing::Message() << type << ", pieces of " << piece);
+      // Logits are of order four.
+      expect_near(in_pieces(test_case, HeadLossOptions().tokens_per_piece(piece).soft_cap(3)),
+                  at_once(test_case, -100, 3), tolerance);
     }
   }
 }
@@ -265,13 +279,20 @@ at::Tensor random_ids(int64_t rows, int64_t tokens) {
   return at::randint(23, {rows, tokens}, at::kLong);
 }
 
+TransformerOptions capped() {
+  TransformerOptions options = small(TransformerKind::kLlama).initializer_range(0.5);
+  options.block().logit_soft_cap(2);
+  return options;
+}
+
 TEST(HeadLoss, TrainsAsTheModelWithLogits) {
-  for (const TransformerKind kind : {TransformerKind::kGPT2, TransformerKind::kLlama}) {
+  for (const TransformerOptions& options :
+       {small(TransformerKind::kGPT2), small(TransformerKind::kLlama), capped()}) {
     const at::Tensor ids = random_ids(3, 8), next = random_ids(3, 8);
     torch::manual_seed(1);
-    auto whole = transformer(small(kind).head_in_loss(false));
+    auto whole = transformer(TransformerOptions(options).head_in_loss(false));
     torch::manual_seed(1);
-    auto model = transformer(small(kind));
+    auto model = transformer(options);
     const HeadLoss loss(model->ptr(model->size() - 1), HeadLossOptions().tokens_per_piece(5));
     const at::Tensor logits = whole->forward(ids), vectors = model->forward(ids);
     EXPECT_EQ(vectors.sizes(), (at::IntArrayRef{3, 8, 16}));

@@ -269,12 +269,12 @@ bool is_fused(const Weights& weights, const Family& family) {
          });
 }
 
-// Whether those of a source are, if it has weights.
-bool is_fused(const std::string& source, const Family& family) {
-  const fs::path folder(source);
-  if (family.fused_weights.empty() || source.empty()) return false;
-  if (!fs::exists(folder / kFile) && !fs::exists(folder / kIndex)) return false;
-  return is_fused(Weights(folder), family);
+// Null if there is no source, or one of a config alone where the caller says the type.
+std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
+  const fs::path folder(how.source());
+  const bool none = !fs::exists(folder / kFile) && !fs::exists(folder / kIndex);
+  if (folder.empty() || (none && how.type().has_value())) return nullptr;
+  return std::make_unique<Weights>(folder);
 }
 
 // A part's name as the folder has it, or "": also without its first part, or by an older name.
@@ -393,22 +393,21 @@ std::set<std::string> indexed_pieces(const fs::path& place) {
   return pieces;
 }
 
-// The types that the parts are written in.
-std::vector<at::ScalarType> types_of(const std::vector<Part>& parts,
-                                     const TransformerOptions& options,
-                                     const SaveHuggingFaceOptions& how) {
+// The types that the parts are written in. `source`: null if there is none. Its names become
+// theirs.
+std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& family,
+                                     const SaveHuggingFaceOptions& how, const Weights* source) {
   std::vector<at::ScalarType> types;
-  if (!how.type().has_value() && !how.source().empty()) {
-    const Weights weights(how.source());
-    const Family& family = checked_family(options);
-    for (const Part& part : parts) {
-      const std::string name = found_name(weights, family, part.name);
-      if (name.empty()) {
-        // Another model than the source's, say one with a head that was tied.
-        types.push_back(part.values.scalar_type());
+  if (source != nullptr) {
+    for (Part& part : parts) {
+      const std::string name = found_name(*source, family, part.name);
+      if (!name.empty()) part.name = name;
+      if (how.type().has_value() || name.empty()) {
+        // Without a name: another model than the source's, say one with a head that was tied.
+        types.push_back(how.type().value_or(part.values.scalar_type()));
       } else {
-        check_type(weights, name);
-        types.push_back(safetensors::type_of(weights.type(name)));
+        check_type(*source, name);
+        types.push_back(safetensors::type_of(source->type(name)));
       }
     }
     return types;
@@ -475,6 +474,10 @@ TransformerOptions read_config(const std::string& folder) {
   }
 }
 
+std::optional<c10::ScalarType> read_type(const std::string& folder) {
+  return type_from_config(text_of(fs::path(folder) / kConfig));
+}
+
 void load_hugging_face(const std::string& folder, const TransformerOptions& options,
                        const torch::nn::Module& model) {
   std::vector<Part> parts = parts_of(options, model, /*fused=*/false);
@@ -505,10 +508,15 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
                        const torch::nn::Module& model, const SaveHuggingFaceOptions& how) {
   TORCH_CHECK_VALUE(how.max_file_bytes() > 0, "max_file_bytes must be positive, got ",
                     how.max_file_bytes());
-  const std::vector<Part> parts =
-      parts_of(options, model, is_fused(how.source(), checked_family(options)));
+  std::vector<Part> parts = parts_of(options, model, /*fused=*/false);
   // What can be refused is refused here: a save that fails later leaves the folder damaged.
-  const std::vector<at::ScalarType> types = types_of(parts, options, how);
+  std::vector<at::ScalarType> types;
+  {
+    const Family& family = checked_family(options);
+    const std::unique_ptr<Weights> source = source_of(how);
+    if (source != nullptr && is_fused(*source, family)) parts = parts_of(options, model, true);
+    types = types_of(parts, family, how, source.get());
+  }
   const std::string config = config_of(options, types.front(), how);
   const std::vector<std::pair<std::string, std::string>> others = texts_of(how.source());
   std::vector<std::vector<size_t>> files(1);  // the numbers of each one's parts

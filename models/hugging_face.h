@@ -24,6 +24,10 @@ namespace gpipe::models {
 // like. Throws std::runtime_error as options_from_config, with the path, or if it cannot be read.
 TransformerOptions read_config(const std::string& folder);
 
+// The type of the weights that folder/config.json says; nothing if it says none. Throws
+// std::runtime_error if it cannot be read.
+std::optional<c10::ScalarType> read_type(const std::string& folder);
+
 // Copies the weights of folder/model.safetensors, or of the files that
 // folder/model.safetensors.index.json lists, into a model of these options: what transformer()
 // made, or a pipeline (GPipe) of it. Values are converted to the parameters' types and brought to

@@ -295,6 +295,17 @@ TransformerOptions options_from_config(const std::string& json) {
   return read(parsed(json)).options;
 }
 
+std::optional<c10::ScalarType> type_from_config(const std::string& json) {
+  const Json config = parsed(json);
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    if (!config.is_object() || !config.contains(name)) continue;
+    for (const c10::ScalarType type : {c10::kDouble, c10::kFloat, c10::kHalf, c10::kBFloat16}) {
+      if (config[name] == type_text(type)) return type;
+    }
+  }
+  return std::nullopt;
+}
+
 std::string config_from_options(const TransformerOptions& options, c10::ScalarType type) {
   return text_of(json_from_options(options, type));
 }

@@ -22,6 +22,10 @@ namespace gpipe::models {
 // class for each of these families, which is what the outputs are those of.
 TransformerOptions options_from_config(const std::string& json);
 
+// The type of the weights, as the text says it (`dtype`, or `torch_dtype`); nothing if it says
+// none, or one that parameters here do not have.
+std::optional<c10::ScalarType> type_from_config(const std::string& json);
+
 // The text for a model whose parameters have this type. `fused_attention` and the like have no
 // field. Throws c10::ValueError for options that make no network, or that the family has no field
 // for.

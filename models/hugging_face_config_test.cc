@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -130,7 +131,16 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
   expect_refused("", "no JSON object");
   expect_refused("[1]", "no JSON object");
   expect_refused("{}", "or 'stablelm', got ''");
-  expect_refused(R"({"model_type": "mixtral"})", "got 'mixtral'");
+  expect_refused(R"({"model_type": "deepseek_v2", "n_routed_experts": 64})",
+                 "'deepseek_v2' is a mixture of experts (n_routed_experts)");
+  expect_refused(R"({"model_type": "mixtral", "num_local_experts": 0})",
+                 "num_local_experts must be positive");
+  expect_refused(R"({"model_type": "mixtral", "num_experts_per_tok": 9})",
+                 "the experts per_token must be from 1 to 8, got 9");
+  expect_refused(R"({"model_type": "qwen3_moe", "num_experts": 4, "num_local_experts": 8})",
+                 "num_experts must be 8, no other is computed here, got 4");
+  expect_refused(R"({"model_type": "qwen2_moe", "mlp_only_layers": 3})",
+                 "mlp_only_layers must be a list, got 3");
   expect_refused(R"({"model_type": "phi-msft", "auto_map": {}})",
                  "got 'phi-msft', which is a class of the folder's own (auto_map)");
   expect_refused(R"({"model_type": 7})", "model_type must be a text, got 7");
@@ -175,9 +185,57 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
            {R"("rope_theta": 0)", "rope_theta must be a positive number"},
            {R"("num_key_value_heads": 3)", "num_heads must be a multiple of num_kv_heads"},
            {R"("head_dim": 5)", "head_size must be even"},
+           {R"("head_dim": 0)", "head_dim must be a positive whole number or null, got 0"},
+           {R"("intermediate_size": 0)",
+            "intermediate_size must be a positive whole number, got 0"},
+           {R"("num_key_value_heads": 0)", "num_key_value_heads must be a positive whole number"},
+           {R"("rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2})",
+            "rope_theta must be above 1 for positions of the type yarn, got 1"},
            {R"("sliding_window": 4096)", "the field 'sliding_window' is not known"},
        }) {
     expect_refused(R"({"model_type": "llama", )" + mistake.fields + "}", mistake.part);
+  }
+}
+
+// 0 stands for what follows from other options, so a field that says it would be read as another.
+TEST(HuggingFaceConfig, SizesOfNothingAreRefusedInEveryFamily) {
+  for (const std::string type :
+       {"mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "mixtral", "qwen2_moe",
+        "qwen3_moe", "gemma", "gemma2", "gemma3_text", "gpt_neox", "starcoder2", "stablelm"}) {
+    SCOPED_TRACE(type);
+    for (const std::string field : {"intermediate_size", "num_key_value_heads", "hidden_size"}) {
+      for (const char* value : {"0", "-4"}) {
+        expect_refused(R"({")" + field + "\": " + value + R"(, "model_type": ")" + type + "\"}",
+                       (field + " must be a positive whole number").c_str());
+      }
+    }
+  }
+  for (const std::string type : {"qwen2", "qwen3", "gemma", "gemma3_text", "phi3"}) {
+    expect_refused(R"({"head_dim": 0, "model_type": ")" + type + "\"}",
+                   "head_dim must be a positive");
+  }
+  for (const std::string type : {"mistral", "mixtral", "phi3", "starcoder2", "gemma2"}) {
+    expect_refused(R"({"sliding_window": -4, "model_type": ")" + type + "\"}",
+                   "sliding_window must be a positive whole number");
+  }
+  expect_refused(
+      R"({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": -4, "max_window_layers": 0})",
+      "sliding_window must be a positive whole number");
+}
+
+TEST(HuggingFaceConfig, GemmaWithTheDefaultScaleIsSaved) {
+  for (const char* type : {"gemma2", "gemma3_text"}) {
+    TransformerOptions options =
+        options_from_config(std::string(R"({"head_dim": 24, "model_type": ")") + type + "\"}");
+    options.block().attention_scale(0);
+    const std::string written = config_from_options(options, c10::kFloat);
+    EXPECT_EQ(nlohmann::json::parse(written)["query_pre_attn_scalar"], 24);
+    EXPECT_DOUBLE_EQ(options_from_config(written).block().attention_scale(), std::pow(24, -0.5));
+    // One that is no root of a whole number's inverse is said, too.
+    options.block().attention_scale(0.3);
+    EXPECT_NEAR(
+        options_from_config(config_from_options(options, c10::kFloat)).block().attention_scale(),
+        0.3, 1e-12);
   }
 }
 
@@ -233,6 +291,11 @@ TEST(HuggingFaceConfig, AnotherFamilysTextIsReadAgain) {
            R"({"model_type": "gemma2", "query_pre_attn_scalar": 144})",
            R"({"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8}})",
            R"({"model_type": "gpt_neox", "use_parallel_residual": false})",
+           R"({"model_type": "gpt_neox"})",
+           R"({"model_type": "mixtral", "sliding_window": 7})",
+           R"({"model_type": "qwen2_moe", "use_sliding_window": true, "decoder_sparse_step": 2})",
+           R"({"model_type": "qwen3_moe", "mlp_only_layers": [3, 5], "num_local_experts": 9})",
+           R"({"model_type": "qwen2_moe", "sliding_window": 0})",
            R"({"model_type": "gpt_bigcode", "multi_query": false})",
            R"({"model_type": "starcoder2", "use_bias": false})",
            R"({"model_type": "stablelm", "use_qkv_bias": true})",
@@ -263,6 +326,12 @@ TEST(HuggingFaceConfig, WhatWasReadIsWrittenBack) {
   const TransformerOptions options = options_from_config(source);
   const auto json = nlohmann::json::parse(source);
   EXPECT_EQ(nlohmann::json::parse(config_from_options(options, std::nullopt, source)), json);
+  // Both names of the type.
+  auto both = json;
+  both["dtype"] = "bfloat16";
+  const auto typed = nlohmann::json::parse(config_from_options(options, c10::kFloat, both.dump()));
+  EXPECT_EQ(typed["dtype"], "float32");
+  EXPECT_EQ(typed["torch_dtype"], "float32");
   // Another type, and another model: what says nothing about it stays.
   auto want = json;
   want["torch_dtype"] = "float32";

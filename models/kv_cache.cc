@@ -68,6 +68,12 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids) {
 }
 
 std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector<int64_t>& rows) {
+  const int64_t tokens = ids.defined() && ids.dim() == 2 ? ids.size(1) : 0;
+  return inputs(ids, rows, std::vector<int64_t>(rows.size(), tokens));
+}
+
+std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector<int64_t>& rows,
+                                        const std::vector<int64_t>& lengths) {
   TORCH_CHECK_VALUE(ids.defined() && ids.dim() == 2 && ids.size(1) > 0,
                     "a KvCache takes token ids of shape [rows, tokens], of a token or more, got ",
                     ids.defined() ? ids.sizes() : at::IntArrayRef());
@@ -77,7 +83,16 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
                     ids.size(0), " rows for ", rows.size(),
                     " rows of the KvCache; name those that they are for");
   const int64_t tokens = ids.size(1);
-  std::vector<int64_t> begins(tokens_.size(), -1);
+  TORCH_CHECK_VALUE(lengths.size() == rows.size(), "there are ", lengths.size(), " lengths for ",
+                    rows.size(), " rows of token ids; give one for each");
+  bool padded = false;
+  for (const int64_t length : lengths) {
+    TORCH_CHECK_VALUE(length > 0 && length <= tokens,
+                      "the length of a row's text must be from 1 to ", tokens,
+                      ", the tokens of a row of ids, got ", length);
+    padded |= length < tokens;
+  }
+  std::vector<int64_t> begins(tokens_.size(), -1), ends(tokens_.size(), 0);
   int64_t seen = 0;
   for (const int64_t row : rows) {
     check_row(row);
@@ -89,16 +104,21 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
     seen = std::max(seen, tokens_[row] + tokens);
   }
   std::vector<int64_t> firsts;
-  for (const int64_t row : rows) {
-    firsts.push_back(row * plan_->length + tokens_[row]);
-    tokens_[row] += tokens;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    firsts.push_back(rows[i] * plan_->length + tokens_[rows[i]]);
+    ends[rows[i]] = tokens_[rows[i]] + lengths[i];
   }
+  // Before anything is counted: a device may have no memory.
+  const at::Tensor slots =
+      (at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens)).to(ids.device());
+  plan_->ends_on_device = padded ? at::tensor(ends, at::kLong).to(ids.device()) : at::Tensor();
+  for (const int64_t row : rows) tokens_[row] = ends[row];
   plan_->nothing_before = seen == tokens;
   plan_->tokens = tokens;
   plan_->seen = seen;
   plan_->begins = std::move(begins);
-  const at::Tensor slots = at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens);
-  return {ids, slots.to(ids.device())};
+  plan_->ends = std::move(ends);
+  return {ids, slots};
 }
 
 int64_t KvCache::tokens(int64_t row) const {

@@ -245,6 +245,60 @@ TEST(KvCache, RowsAreTextsOfTheirOwn) {
   }
 }
 
+// Greedy texts behind prompts of different lengths, in one batch, and each alone.
+TEST(KvCache, PromptsOfDifferentLengthsGoTogether) {
+  const at::NoGradGuard no_grad;
+  std::vector<TransformerOptions> all = all_options();
+  TransformerOptions grows = small(TransformerKind::kLlama);
+  grows.block().kinds({LayerKind().rotary(
+      RotaryOptions().kind(RotaryKind::kDynamic).factor(4).original_positions(4))});
+  all.push_back(grows);
+  const std::vector<int64_t> lengths = {2, 5, 1, 3};
+  constexpr int64_t kNew = 5;
+  for (const TransformerOptions& options : all) {
+    auto model = make(options);
+    const at::Tensor prompts = random_ids(4, 5);
+    const auto write = [&](GPipe& pipe, const at::Tensor& ids, const std::vector<int64_t>& own) {
+      KvCache cache(*pipe, ids.size(0), 12);
+      std::vector<int64_t> rows(own.size());
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
+      at::Tensor logits = pipe->forward(cache.inputs(ids, rows, own))[0];
+      // That of the last token of each.
+      logits = logits.take_along_dim(
+          (at::tensor(own, at::kLong) - 1).view({-1, 1, 1}).expand({-1, 1, 23}), 1);
+      std::vector<at::Tensor> all_logits = {logits};
+      for (int64_t i = 0; i < kNew; ++i) {
+        logits = pipe->forward(cache.inputs(logits.argmax(-1)))[0];
+        all_logits.push_back(logits);
+      }
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(cache.tokens(rows[i]), own[i] + kNew);
+      return at::cat(all_logits, 1);
+    };
+    GPipe pipe(model, GPipeOptions({2, 3, 2}).chunks(2));
+    const at::Tensor together = write(pipe, prompts, lengths);
+    for (int64_t row = 0; row < 4; ++row) {
+      const at::Tensor alone =
+          write(pipe, prompts.narrow(0, row, 1).narrow(1, 0, lengths[row]), {lengths[row]});
+      EXPECT_TRUE(alone.argmax(-1).equal(together.narrow(0, row, 1).argmax(-1))) << row;
+      EXPECT_LE(apart(alone, together.narrow(0, row, 1)), 5e-5) << row;
+    }
+  }
+}
+
+TEST(KvCache, LengthsThatAreNoneAreRefused) {
+  const at::NoGradGuard no_grad;
+  auto model = make(small(TransformerKind::kLlama));
+  KvCache cache(*model, 2, 9);
+  const at::Tensor ids = random_ids(2, 4);
+  EXPECT_THAT(message_of([&] {
+                cache.inputs(ids, {0, 1}, {4});
+              }),
+              HasSubstr("there are 1 lengths for 2 rows"));
+  EXPECT_THAT(message_of([&] { cache.inputs(ids, {0, 1}, {4, 0}); }), HasSubstr("from 1 to 4"));
+  EXPECT_THAT(message_of([&] { cache.inputs(ids, {0, 1}, {5, 4}); }), HasSubstr("got 5"));
+  EXPECT_EQ(cache.tokens(0), 0);
+}
+
 TEST(KvCache, ANanOfATextThatWasForgottenIsGone) {
   const at::NoGradGuard no_grad;
   auto model = make(small(TransformerKind::kLlama));

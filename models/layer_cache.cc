@@ -49,6 +49,12 @@ void CachePlan::check(const at::Tensor& slots, bool training) const {
 
 at::Tensor CachePlan::places(const at::Tensor& slots) const { return slots.remainder(length); }
 
+at::Tensor CachePlan::lengths(const at::Tensor& slots) const {
+  if (!ends_on_device.defined()) return places(slots.slice(1, -1)) + 1;
+  const at::Tensor rows = slots.select(1, 0).floor_divide(length);
+  return ends_on_device.to(slots.device()).index_select(0, rows).unsqueeze(1);
+}
+
 void LayerCache::check_complete(const at::Tensor& slots) const {
   if (!slots.is_cpu() || slots.numel() == 0) return;
   const auto all = slots.accessor<int64_t, 2>();
@@ -79,13 +85,19 @@ void LayerCache::put(const at::Tensor& keys, const at::Tensor& values, const at:
   const at::Tensor rows = slots.select(1, 0).floor_divide(plan_->length).view({-1, 1, 1});
   const at::Tensor heads = at::arange(keys.size(1), slots.options()).view({1, -1, 1});
   const at::Tensor places = plan_->places(slots).unsqueeze(1);
-  keys_.index_put_({rows, heads, places}, keys);
-  values_.index_put_({rows, heads, places}, values);
+  at::Tensor own_keys = keys, own_values = values;
+  if (plan_->ends_on_device.defined()) {
+    const at::Tensor padding = places.ge(plan_->lengths(slots).unsqueeze(1)).unsqueeze(-1);
+    own_keys = keys.masked_fill(padding, 0);
+    own_values = values.masked_fill(padding, 0);
+  }
+  keys_.index_put_({rows, heads, places}, own_keys);
+  values_.index_put_({rows, heads, places}, own_values);
   if (!slots.is_cpu()) return;
   const auto all = slots.accessor<int64_t, 2>();
   for (int64_t n = 0; n < all.size(0); ++n) {
-    int64_t& filled = filled_[all[n][0] / plan_->length];
-    filled = std::max(filled, all[n][0] % plan_->length + plan_->tokens);
+    const int64_t row = all[n][0] / plan_->length;
+    filled_[row] = std::max(filled_[row], plan_->ends[row]);
   }
 }
 

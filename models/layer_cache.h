@@ -24,11 +24,16 @@ struct CachePlan {
   int64_t seen = 0;             // the places up to the last one of any row
   bool nothing_before = false;  // all rows of the call were empty
   std::vector<int64_t> begins;  // [row] the place of its first token; -1: it is not in the call
+  // [row] the place behind its last token, for rows of the call; a row's other slots are padding.
+  std::vector<int64_t> ends;
+  at::Tensor ends_on_device;  // the same, if there is padding; otherwise undefined
 
   // Throws c10::ValueError for slots of another call (on the CPU, where looking costs nothing), in
   // training mode, and where gradients are enabled.
   void check(const at::Tensor& slots, bool training) const;
   at::Tensor places(const at::Tensor& slots) const;
+  // How many tokens the text of each of these rows has, with those of the call: (N, 1).
+  at::Tensor lengths(const at::Tensor& slots) const;
 };
 
 // Thread-safety: one call at a time, as an attention layer.
@@ -43,7 +48,8 @@ class LayerCache {
   void check_complete(const at::Tensor& slots) const;
 
   // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots. The first call takes
-  // memory, on their device and of their type. Throws c10::ValueError for another type later.
+  // memory, on their device and of their type. Of padding zeros are kept. Throws c10::ValueError
+  // for another type later.
   void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
   // What these rows have in the plan's places: (N, kv_heads, seen, D) both. Zero where nothing is.
   std::pair<at::Tensor, at::Tensor> get(const at::Tensor& slots) const;

@@ -257,7 +257,7 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
   const at::Tensor places = plan.places(slots);
   // Keys whose angles change as the text grows are kept as they were before, and rotated each time.
   const bool grows = kind_.rotates() && kind_.rotary().depends_on_length();
-  const at::Tensor lengths = grows ? places.slice(1, -1) + 1 : at::Tensor();  // (N, 1)
+  const at::Tensor lengths = grows ? plan.lengths(slots) : at::Tensor();  // (N, 1)
   const at::Tensor bare_keys = keys;
   if (kind_.rotates()) {
     const Rotation angles = rotation_at(places, lengths, queries);
@@ -381,7 +381,7 @@ at::Tensor ExpertLayerImpl::forward(const at::Tensor& input) {
   }
   const auto activation = [&](const at::Tensor& x) { return activated(x, block.activation()); };
   at::Tensor sum = through_experts(tokens, route(logits, block.experts()), gate_up->weight,
-                                   down->weight, activation);
+                                   down->weight, block.experts().worst_on_meta(), activation);
   if (!shared_router.is_empty()) {
     const at::Tensor shared =
         shared_down->forward(activation(shared_gate->forward(tokens)) * shared_up->forward(tokens));

@@ -33,6 +33,11 @@ TransformerOptions small(TransformerKind kind) {
   return options;
 }
 
+TransformerOptions parallel(TransformerOptions options) {
+  options.block().parallel(true);
+  return options;
+}
+
 at::Tensor random_ids(int64_t rows, int64_t tokens, const TransformerOptions& options) {
   return at::randint(options.vocab_size(), {rows, tokens}, at::kLong);
 }
@@ -252,6 +257,7 @@ TEST(TransformerTest, UntiedOnesCanBeCloned) {
   for (const TransformerKind kind : kKinds) {
     const TransformerOptions options = small(kind).tied(false);
     testing::expect_clone_works(transformer(options), random_ids(2, 4, options));
+    testing::expect_clone_works(transformer(parallel(options)), random_ids(2, 4, options));
   }
 }
 
@@ -273,6 +279,7 @@ TEST_P(TransformerPipeline, IsThePlainModelBitForBit) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, TransformerPipeline,
     ::testing::Values(small(TransformerKind::kGPT2), small(TransformerKind::kLlama),
+                      parallel(small(TransformerKind::kGPT2)),
                       small(TransformerKind::kLlama).tied(true).fused_attention(true),
                       small(TransformerKind::kGPT2)
                           .tied(false)

@@ -29,6 +29,8 @@ struct CommandModel {
   std::string saved_name;
   std::string given;  // how it was chosen, for messages: "--model=unet:5,64"
   std::function<torch::nn::Sequential()> make;
+  // Null, or the same for the worst case of what depends on values (NamedModel::make_worst).
+  std::function<torch::nn::Sequential()> make_worst;
   MakeRows inputs;
   MakeRows targets;
   LossFn loss;

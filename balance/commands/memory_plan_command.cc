@@ -116,7 +116,8 @@ Settings read_settings(const CommandFace& face) {
   return settings;
 }
 
-MemoryPlan plan(const Settings& settings, const command::InterruptScope& interrupt) {
+MemoryPlan plan(const Settings& settings, torch::nn::Sequential network,
+                const command::InterruptScope& interrupt) {
   std::optional<command::Progress> progress;
   MemoryPlanOptions options = settings.options;
   options.progress([&](int64_t done, int64_t total) {
@@ -129,7 +130,7 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
   });
   const Training training = settings.model.training();
   options.shared_inputs(training.shared_inputs);
-  return memory_plan(*settings.network, training.inputs, training.targets, training.loss, options);
+  return memory_plan(network, training.inputs, training.targets, training.loss, options);
 }
 
 // With what the plan was made for.
@@ -153,8 +154,16 @@ int run(const Settings& settings) {
                                  settings.batch, cut, settings.options.chunks());
   }
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
-  const MemoryPlan memory_plan = plan(settings, interrupt);
+  const MemoryPlan memory_plan = plan(settings, *settings.network, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
+  if (settings.model.make_worst) {
+    CommandModel worst = settings.model;
+    worst.make = worst.make_worst;
+    std::cout
+        << "All experts get as many tokens in this plan. If all tokens of a micro-batch go to "
+           "the same ones:\n"
+        << to_text(plan(settings, worst.make_on_meta(), interrupt)) << std::flush;
+  }
   command::write_result(settings.json, json_of(settings, memory_plan));
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),

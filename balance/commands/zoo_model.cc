@@ -39,6 +39,7 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   if (tied) model.saved_name += "@tied";
   model.given = command::flag_text("model", model.saved_name);
   model.make = named.make;
+  model.make_worst = named.make_worst;
   model.inputs = [named](int64_t rows, c10::Device device) {
     return Tensors{models::random_input(named, rows, device)};
   };

@@ -19,6 +19,7 @@
 #include "gpipe/clip_grad.h"
 #include "gpipe/gpipe.h"
 #include "meta/meta_scope.h"
+#include "models/balance_loss.h"
 #include "models/head_loss.h"
 #include "models/hugging_face.h"
 #include "models/kv_cache.h"
@@ -122,6 +123,24 @@ const guide::Chapter kTransformer("25", [] {
 
   torch::AutoGradMode grad(true);
   auto [words, next_words] = pieces(text, 16);
+  {
+    // [experts]
+    // #include "models/balance_loss.h"
+    gpipe::models::TransformerOptions options(gpipe::models::TransformerKind::kLlama);
+    options.vocab_size(32).num_layers(2).hidden_size(32).num_heads(4).intermediate_size(48);
+    options.router_logits(true).block().experts(gpipe::models::ExpertOptions().count(4));
+    gpipe::GPipe pipe(gpipe::models::transformer(options), gpipe::GPipeOptions({3, 4}).chunks(4));
+    const auto loss_fn = [experts = options.block().experts()](const gpipe::Tensors& outputs,
+                                                               const gpipe::Tensors& targets) {
+      return next_token_loss(outputs, targets) +
+             experts.balance_factor() *
+                 gpipe::models::balance_loss(outputs[1], experts.per_token());
+    };
+    pipe->step({words}, {next_words}, loss_fn);
+    // [/experts]
+    guide::expect(pipe->named_parameters()["block0_mlp.router.weight"].grad().defined(),
+                  "routers learn, too");
+  }
   {
     // [head_loss]
     // #include "models/head_loss.h"

@@ -17,11 +17,12 @@ import numpy
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
-from transformers_families import TOKENS, cases
+from transformers_families import TOKENS, cases, in_order
 
 NAMES = ["distilgpt2", "gpt-bigcode", "llama-3.1-70b", "llama-2-7b", "mistral, window", "qwen2, windows",
          "qwen3, windows, biases", "llama, dynamic", "llama, yarn, mscale", "phi-4", "olmo2, shared heads", "gemma-2b",
-         "gemma-2-2b", "gemma3, linear", "neox, partial", "starcoder2", "stablelm, biases", "smollm3, windows"]
+         "gemma-2-2b", "gemma3, linear", "neox, partial", "starcoder2", "stablelm, biases", "smollm3, windows",
+         "neox, parallel", "mixtral, window", "qwen2 moe, windows", "qwen3 moe, dense"]
 # What changes nothing is tested elsewhere.
 USELESS = ("_name_or_path", "architectures", "auto_map", "transformers_version", "use_cache", "task_specific_params",
            "bos_token_id", "eos_token_id", "initializer_range", "_num_labels", "id2label", "label2id", "_commit_hash")
@@ -35,6 +36,36 @@ def hash_values(k, count):
         h *= numpy.uint32(factor)
     h ^= h >> numpy.uint32(16)
     return torch.from_numpy(2 * (h / 4294967296.0 - 0.5))
+
+
+def in_files(values):
+    """Tensors by the names that published files have: views of one expert each, in their order."""
+    result = {}
+    for key, value in values.items():
+        prefix, experts, name = key.partition(".experts.")
+        if not experts:
+            result[key] = value
+            continue
+        for number, expert in enumerate(value):
+            parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if name == "gate_up_proj" else [(name, expert)]
+            for part, matrix in parts:
+                result[f"{prefix}.experts.{number}.{part}.weight"] = matrix
+    return dict(sorted(result.items()))
+
+
+def published(config, values):
+    """As in_files(), of this config's model."""
+    values = in_files(values)
+    if config["model_type"] != "mixtral":
+        return values
+    names = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+    renamed = {}
+    for key, value in values.items():
+        if ".mlp.experts." in key:
+            *rest, name, weight = key.split(".")
+            key = ".".join([*rest, names[name], weight])
+        renamed[key.replace(".mlp.", ".block_sparse_moe.")] = value
+    return dict(sorted(renamed.items()))
 
 
 def main():
@@ -52,9 +83,9 @@ def main():
             read = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(read, attn_implementation="eager", dtype=torch.float32)
         model.eval()
-        parameters = dict(sorted(model.named_parameters()))
+        in_order(model)
         with torch.no_grad():
-            for k, parameter in enumerate(parameters.values()):
+            for k, parameter in enumerate(published(config, dict(model.named_parameters())).values()):
                 values = hash_values(k, parameter.numel()).view(parameter.shape)
                 scale = (3 / parameter.shape[-1]) ** 0.5
                 parameter.copy_(scale * values if parameter.dim() > 1 else parameter + 0.3 * values)
@@ -64,8 +95,9 @@ def main():
         words = hash_values(1000, 29)
         sums = logits[0] @ words
         (sums * hash_values(2000, TOKENS)).sum().backward()
-        gradient = sum((parameter.grad.flatten() * hash_values(k + 3000, parameter.numel())).sum()
-                       for k, parameter in enumerate(parameters.values()))
+        gradients = published(config, {key: parameter.grad for key, parameter in model.named_parameters()})
+        gradient = sum((each.flatten() * hash_values(k + 3000, each.numel())).sum()
+                       for k, each in enumerate(gradients.values()))
         result.append({"name": name, "config": config, "logits": sums.tolist(), "gradient": gradient.item()})
     lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in result)
     (pathlib.Path(__file__).parent / "families.json").write_text(f"[\n{lines}\n]\n")
