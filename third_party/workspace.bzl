@@ -10,6 +10,7 @@ load("//third_party/cuda:workspace.bzl", local_cuda = "repo")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repo")
 load("//third_party/plotly:workspace.bzl", plotly = "repo")
 load("//third_party/precompiled:workspace.bzl", local_compiler = "repo")
+load("//third_party/python:workspace.bzl", local_python = "repo")
 load("//third_party/tcmalloc:workspace.bzl", tcmalloc = "repo")
 load("//third_party/turbojpeg:workspace.bzl", turbojpeg = "repo")
 load("//third_party/zlib:workspace.bzl", zlib = "repo")
@@ -28,6 +29,7 @@ _REPOSITORIES = {
     "libtorch": _libtorch,
     "local_compiler": local_compiler,
     "local_cuda": local_cuda,
+    "local_python": local_python,
     "plotly": plotly,
     "tcmalloc": tcmalloc,
     "turbojpeg": turbojpeg,

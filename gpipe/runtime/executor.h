@@ -16,6 +16,7 @@
 
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/first_error.h"
+#include "gpipe/runtime/interruption.h"
 #include "gpipe/runtime/observer.h"
 #include "gpipe/runtime/transport.h"
 #include "gpipe/runtime/worker_pool.h"
@@ -44,7 +45,7 @@ struct ExecuteOptions {
 struct RunFailure {
   std::exception_ptr error;
   // The action that the worker ran, or whose results it sent. Empty: the observer, `around` or a
-  // receive failed.
+  // receive failed, or the run was interrupted.
   std::optional<Action> action;
 };
 
@@ -58,7 +59,8 @@ struct Run {
   const Handler<Payload>& handler;
   const ExecuteOptions& options;
   FirstError error;
-  std::optional<Action> failed_action;  // written by the worker whose error came first
+  std::optional<Action> failed_action;            // written by the worker whose error came first
+  InterruptionCheck check_each_action = nullptr;  // by the caller, which runs the actions itself
 
   void observe(Event::Edge edge, const Action& action, int32_t worker, bool failed = false) const {
     if (options.observer == nullptr || !*options.observer) return;
@@ -92,6 +94,7 @@ struct Run {
       received.resize(step.receives.size());
       if (!transport.receive(worker, step.receives, received)) return;
       stay_if_exiting();
+      if (check_each_action != nullptr) check_each_action();
       sent.clear();
       sent.resize(step.sends.size());
       observe(Event::Edge::kBegin, step.action, worker);
@@ -142,12 +145,27 @@ template <typename Payload>
                                                 const Handler<Payload>& handler,
                                                 const ExecuteOptions& options = {}) {
   executor::Run<Payload> run{program, transport, handler, options, {}, {}};
+  const InterruptionCheck check = interruption_check();
+  std::function<void()> while_waiting;
+  if (check != nullptr && pool.is_inline()) run.check_each_action = check;
+  if (check != nullptr && !pool.is_inline()) {
+    while_waiting = [&] {
+      try {
+        check();
+      } catch (...) {
+        run.fail(std::nullopt);
+      }
+    };
+  }
   const int64_t workers = static_cast<int64_t>(
       options.placement.empty() ? program.workers.size() : options.placement.size());
-  pool.run([&](int64_t thread) {
-    if (thread >= workers) return;
-    run.work(options.placement.empty() ? static_cast<int32_t>(thread) : options.placement[thread]);
-  });
+  pool.run(
+      [&](int64_t thread) {
+        if (thread >= workers) return;
+        run.work(options.placement.empty() ? static_cast<int32_t>(thread)
+                                           : options.placement[thread]);
+      },
+      while_waiting);
   if (std::exception_ptr error = run.error.take()) return RunFailure{error, run.failed_action};
   return std::nullopt;
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/runtime/interruption.h"
 #include "gpipe/runtime/mailboxes.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -428,6 +429,40 @@ TEST(ExecutorRuns, AroundSurroundsTheStepsOnEachWorker) {
         inside = false;
       });
   EXPECT_EQ(outside, 0);
+}
+
+// Ctrl-C, as Python has it: only the thread that waits may ask.
+std::atomic<bool> interrupt{false};
+std::atomic<int> asked_elsewhere{0};
+std::thread::id caller;
+
+void ask() {
+  if (std::this_thread::get_id() != caller) ++asked_elsewhere;
+  if (interrupt.exchange(false)) throw std::underflow_error("interrupted");
+}
+
+TEST(ExecutorErrors, AnInterruptionEndsTheRunAndThePoolGoesOn) {
+  caller = std::this_thread::get_id();
+  set_interruption_check(ask);
+  for (const bool inline_single : {true, false}) {
+    SCOPED_TRACE(inline_single);
+    const int stages = inline_single ? 1 : 3;
+    WorkerPool pool(stages, nullptr, inline_single);
+    const Program program = compile(Schedule::gpipe(stages, 4), Routes::create(stages, {}));
+    std::atomic<int> begun{0};
+    const Handler<int> handler = [&](const Action&, auto&, auto&) {
+      // The first action is still at work when the others would begin.
+      if (begun++ == 0) interrupt = true;
+      while (interrupt && !inline_single) std::this_thread::yield();
+    };
+    EXPECT_THROW(run<int>(pool, program, handler), std::underflow_error);
+    EXPECT_LT(begun, 2 * 4 * stages);
+    begun = 1;
+    run<int>(pool, program, handler);
+    EXPECT_EQ(begun, 1 + 2 * 4 * stages);
+  }
+  set_interruption_check(nullptr);
+  EXPECT_EQ(asked_elsewhere, 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/first_error.h"
+#include "gpipe/runtime/interruption.h"
 
 namespace gpipe::internal {
 
@@ -65,7 +66,7 @@ WorkerPool::~WorkerPool() {
   stop_and_join(*state_);
 }
 
-void WorkerPool::run(const Body& body) {
+void WorkerPool::run(const Body& body, const std::function<void()>& while_waiting) {
   if (!state_) {
     if (workers_ == 0) return;
     const WorkScope work;
@@ -78,14 +79,20 @@ void WorkerPool::run(const Body& body) {
   state_->unfinished = workers_;
   ++state_->round;
   wake_all(*state_);
-  wait_until_finished(*state_);
+  wait_until_finished(*state_, while_waiting);
   state_->body = nullptr;
 }
 
-void WorkerPool::wait_until_finished(State& state) {
+void WorkerPool::wait_until_finished(State& state, const std::function<void()>& while_waiting) {
   const WaitScope wait;
   std::unique_lock<std::mutex> lock(state.mutex);
-  state.finish.wait(lock, [&] { return state.unfinished == 0; });
+  const auto finished = [&] { return state.unfinished == 0; };
+  if (!while_waiting) return state.finish.wait(lock, finished);
+  while (!state.finish.wait_for(lock, kInterruptionPeriod, finished)) {
+    lock.unlock();  // a worker that finishes takes it
+    while_waiting();
+    lock.lock();
+  }
 }
 
 void WorkerPool::stop_and_join(State& state) {

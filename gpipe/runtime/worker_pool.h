@@ -47,8 +47,11 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  // `while_waiting`, if any, is called on the calling thread every now and then (interruption.h)
+  // until the bodies have returned; it must not throw. An inline worker waits for nobody.
+  //
   // Throws std::logic_error in a child process that was forked after the pool was made.
-  void run(const Body& body);
+  void run(const Body& body, const std::function<void()>& while_waiting = nullptr);
 
   int64_t size() const { return workers_; }
   // Whether run() runs its body on the calling thread.
@@ -79,7 +82,8 @@ class WorkerPool {
   };
 
   static void wake_all(State& state);
-  static void wait_until_finished(State& state);
+  static void wait_until_finished(State& state,
+                                  const std::function<void()>& while_waiting = nullptr);
   static void stop_and_join(State& state);
   static void loop(State& state, int64_t worker, const Body& init, FirstError& init_error);
 

@@ -13,3 +13,26 @@ link_only = rule(
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
     provides = [CcInfo],
 )
+
+def _without_impl(ctx):
+    merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    without = [target.label for target in ctx.attr.without]
+    inputs = [
+        linked
+        for linked in merged.linking_context.linker_inputs.to_list()
+        if linked.owner not in without
+    ]
+    return [CcInfo(
+        compilation_context = merged.compilation_context,
+        linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs, order = "topological")),
+    )]
+
+# `deps` without what some targets that they need, however far below, add to the link.
+link_without = rule(
+    implementation = _without_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo]),
+        "without": attr.label_list(providers = [CcInfo]),
+    },
+    provides = [CcInfo],
+)

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <stdexcept>
@@ -11,6 +12,8 @@
 
 namespace gpipe::internal {
 namespace {
+
+std::atomic<PlaceAdder> place_adder{nullptr};
 
 // Both functions throw only if `error` is exactly a T: a class derived from T, thrown again as a T,
 // would lose what the caller may want to catch. The error itself is not changed, because the user
@@ -72,9 +75,12 @@ void rethrow_with(std::exception_ptr error, const std::string& where) {
     rethrow_longer_of_any<std::runtime_error, std::logic_error, std::invalid_argument,
                           std::domain_error, std::length_error, std::out_of_range, std::range_error,
                           std::overflow_error, std::underflow_error>(e, where);
+    if (const PlaceAdder adder = place_adder) adder(e, where);
     throw;
   }
 }
+
+void set_place_adder(PlaceAdder adder) { place_adder = adder; }
 
 bool is_out_of_memory(const std::exception_ptr& error) {
   try {

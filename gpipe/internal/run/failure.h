@@ -12,8 +12,15 @@ namespace gpipe::internal {
 // Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
 // types as a copy with more context, those of the standard library with the longer message. Any
 // other type, including a user's class derived from one of these, is rethrown unchanged. `error`
-// itself is never changed: the user may keep it and throw it again.
+// itself is never changed: the user may keep it and throw it again. Only a PlaceAdder may do so.
 [[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
+
+// Is given the exceptions of other types, which another language may have made, and where they were
+// thrown; it must not throw.
+using PlaceAdder = void (*)(const std::exception& error, const std::string& where);
+
+// For the whole process; null, the default: nobody is given them. Thread-safe.
+void set_place_adder(PlaceAdder adder);
 
 // Whether it is a c10::OutOfMemoryError.
 bool is_out_of_memory(const std::exception_ptr& error);

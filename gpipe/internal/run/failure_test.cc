@@ -122,6 +122,26 @@ TEST(RethrowWith, TheStandardLibrarysErrorsGetALongerMessage) {
   }
 }
 
+TEST(RethrowWith, TheAdderGetsWhatIsOfNoKnownTypeAndItsPlace) {
+  struct Foreign : std::exception {
+    mutable std::string place;
+  };
+  set_place_adder([](const std::exception& error, const std::string& where) {
+    if (const auto* foreign = dynamic_cast<const Foreign*>(&error)) foreign->place = where;
+  });
+  const auto foreign = std::make_exception_ptr(Foreign());
+  const Outcome outcome = rethrown(foreign, "in stage 2");
+  EXPECT_EQ(rethrown(std::make_exception_ptr(std::out_of_range("trouble")), "in stage 2").message,
+            "trouble (in stage 2)");
+  set_place_adder(nullptr);
+  EXPECT_TRUE(outcome.same);
+  try {
+    rethrow_with(foreign, "in stage 3");  // no adder any more
+  } catch (const Foreign& error) {
+    EXPECT_EQ(error.place, "in stage 2");
+  }
+}
+
 TEST(IsOutOfMemory, KnowsLibTorchsErrorAndWhatIsDerivedFromIt) {
   struct Own : c10::OutOfMemoryError {
     using c10::OutOfMemoryError::OutOfMemoryError;

@@ -1,0 +1,55 @@
+#include "python/extension/gil.h"
+
+#include <atomic>
+
+namespace gpipe {
+namespace [[gnu::visibility("hidden")]] python {
+namespace {
+
+std::atomic<int64_t> acquisitions{0};
+
+// When the interpreter has begun to end, a thread that asks for the GIL is ended in the middle of
+// its C++ functions.
+bool ending() { return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0; }
+
+// The PyThreadState of a thread of ours.
+struct KeptThreadState {
+  bool made = false;
+
+  void make() {
+    PyGILState_Ensure();
+    PyEval_SaveThread();
+    made = true;
+  }
+
+  ~KeptThreadState() {
+    if (!made || ending()) return;
+    PyGILState_Ensure();
+    PyGILState_Release(PyGILState_LOCKED);
+    PyGILState_Release(PyGILState_UNLOCKED);  // the last one: it goes
+  }
+};
+
+thread_local KeptThreadState kept;
+
+}  // namespace
+
+WithGil::WithGil() {
+  if (PyGILState_GetThisThreadState() == nullptr) kept.make();
+  if (PyGILState_Check() == 0) ++acquisitions;
+  state_ = PyGILState_Ensure();
+}
+
+WithGil::~WithGil() { PyGILState_Release(state_); }
+
+int64_t gil_acquisitions() { return acquisitions; }
+
+Held::Held(const pybind11::object& object)
+    : object_(object.inc_ref().ptr(), [](PyObject* dropped) {
+        if (ending()) return;  // the objects go with the interpreter
+        const WithGil gil;
+        Py_DECREF(dropped);
+      }) {}
+
+}  // namespace gnu::visibility("hidden")]]python
+}  // namespace gpipe

@@ -1,0 +1,52 @@
+// Layer: a module of Python as a layer of a pipeline.
+#ifndef PYTHON_EXTENSION_LAYER_H_
+#define PYTHON_EXTENSION_LAYER_H_
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "python/extension/mirror.h"
+#include "python/extension/value.h"
+
+namespace gpipe {
+namespace [[gnu::visibility("hidden")]] python {
+
+// Thread-safety: forward may run on several threads at once, which take turns by the GIL.
+class Layer : public Mirror {
+ public:
+  using Mirror::Mirror;
+
+  // What the module is given and gives, from the layer before to the next one.
+  void connect(std::shared_ptr<const Form> takes, std::shared_ptr<Form> gives);
+
+  // Calls the Python module, hooks included. Throws its exception as python_error, and a TypeError
+  // of that kind if it gives something that cannot go between layers.
+  std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs);
+
+ private:
+  std::shared_ptr<const Form> takes_;
+  std::shared_ptr<Form> gives_;
+};
+
+struct MadeLayer {
+  std::shared_ptr<Layer> layer;
+  torch::nn::AnyModule any;
+};
+MadeLayer make_layer(const pybind11::object& module);
+
+// For Python's skippable modules, which are called by a layer, or outside of all pipelines.
+bool in_layer();
+// None is a payload, too. Throws c10::Error for a module that no layer has registered, and as
+// Skippable's.
+void stash(pybind11::handle module, const std::string& name, pybind11::handle tensor);
+pybind11::object pop(pybind11::handle module, const std::string& name);
+
+}  // namespace gnu::visibility("hidden")]]python
+}  // namespace gpipe
+
+#endif  // PYTHON_EXTENSION_LAYER_H_

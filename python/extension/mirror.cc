@@ -1,0 +1,154 @@
+#include "python/extension/mirror.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace gpipe {
+namespace [[gnu::visibility("hidden")]] python {
+namespace {
+
+namespace py = pybind11;
+
+// LibTorch lets nobody replace a registered buffer. An explicit instantiation may name a private
+// member.
+torch::OrderedDict<std::string, at::Tensor>& buffers_of(torch::nn::Module& module);
+template <auto kMember>
+struct BuffersOf {
+  friend torch::OrderedDict<std::string, at::Tensor>& buffers_of(torch::nn::Module& module) {
+    return module.*kMember;
+  }
+};
+template struct BuffersOf<&torch::nn::Module::buffers_>;
+
+std::string type_name(const py::object& module) {
+  return py::str(py::type::handle_of(module).attr("__name__"));
+}
+
+// The tensors of a module's dict, without those that are None.
+std::vector<std::pair<PyObject*, const at::Tensor*>> tensors_in(const py::object& module,
+                                                                const char* attribute) {
+  std::vector<std::pair<PyObject*, const at::Tensor*>> tensors;
+  const py::dict dict = module.attr(attribute);
+  PyObject* name = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t place = 0;
+  while (PyDict_Next(dict.ptr(), &place, &name, &value) != 0) {
+    if (value == Py_None) continue;
+    if (!THPVariable_Check(value)) {
+      throw py::type_error("'" + std::string(py::str(name)) + "' in " + attribute + " of a " +
+                           type_name(module) + " is not a tensor");
+    }
+    tensors.emplace_back(name, &THPVariable_Unpack(value));
+  }
+  return tensors;
+}
+
+void take_over(const std::vector<std::pair<PyObject*, const at::Tensor*>>& now,
+               torch::OrderedDict<std::string, at::Tensor>& known) {
+  size_t k = 0;
+  const bool same =
+      now.size() == known.size() && std::all_of(now.begin(), now.end(), [&](const auto& entry) {
+        const auto& [key, tensor] = known[k++].pair();
+        return tensor.is_same(*entry.second) &&
+               PyUnicode_CompareWithASCIIString(entry.first, key.c_str()) == 0;
+      });
+  if (same) return;
+  known.clear();
+  for (const auto& [name, tensor] : now) known.insert(py::str(name), *tensor);
+}
+
+// The namespace of each number of Python's.
+const skip::Namespace& namespace_of(int64_t number) {
+  static auto* const namespaces = new std::map<int64_t, skip::Namespace>();  // the GIL guards it
+  return (*namespaces)[number];
+}
+
+}  // namespace
+
+bool Mirror::is_skippable(const py::object& module) { return py::hasattr(module, "_gpipe_skips_"); }
+
+std::shared_ptr<Mirror> Mirror::make(const py::object& module) {
+  if (is_skippable(module)) return std::make_shared<WithSkips<Mirror>>(module);
+  return std::make_shared<Mirror>(module);
+}
+
+Mirror::Mirror(const py::object& module) : torch::nn::Module(type_name(module)), module_(module) {
+  update();
+}
+
+void Mirror::update() {
+  update_tensors();
+  update_children();
+  const bool training = py::cast<bool>(module_.get().attr("training"));
+  // Its own mode only, which LibTorch sets with those of all within.
+  if (training == is_training()) return;
+  torch::nn::Module::train(training);
+  for (const auto& child : children()) static_cast<Mirror&>(*child).update();
+}
+
+void Mirror::update_tensors() {
+  const auto module = py::reinterpret_borrow<py::object>(module_.get());
+  take_over(tensors_in(module, "_parameters"), parameters_);
+  take_over(tensors_in(module, "_buffers"), buffers_of(*this));
+}
+
+void Mirror::update_children() {
+  const py::dict modules = module_.get().attr("_modules");
+  const auto known = named_children();
+  bool same = true;
+  size_t k = 0;
+  for (const auto& [name, module] : modules) {
+    if (module.is_none()) continue;
+    same = same && k < known.size() &&
+           static_cast<Mirror&>(*known[k].value()).module().is(module) &&
+           PyUnicode_CompareWithASCIIString(name.ptr(), known[k].key().c_str()) == 0;
+    ++k;
+  }
+  if (same && k == known.size()) {
+    for (const auto& child : known) static_cast<Mirror&>(*child.value()).update();
+    return;
+  }
+  for (const auto& child : known) unregister_module(child.key());
+  for (const auto& [name, module] : modules) {
+    if (module.is_none()) continue;
+    register_module(py::str(name), make(py::reinterpret_borrow<py::object>(module)));
+  }
+}
+
+Mirror* Mirror::find(py::handle module) {
+  if (module_.get().is(module)) return this;
+  for (const auto& child : children()) {
+    if (Mirror* found = static_cast<Mirror&>(*child).find(module)) return found;
+  }
+  return nullptr;
+}
+
+void Mirror::stash_tensor(const std::string& name, at::Tensor /*tensor*/) {
+  TORCH_CHECK(false, "'", name, "' was stashed by a module without skips");
+}
+
+at::Tensor Mirror::pop_tensor(const std::string& name) {
+  TORCH_CHECK(false, "'", name, "' was popped by a module without skips");
+}
+
+std::vector<std::string> skip_names(const py::object& module, const char* attribute) {
+  auto names = py::cast<std::vector<std::string>>(py::list(module.attr(attribute)));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void isolate_as(const py::object& module, skip::Skippable& skippable) {
+  for (const auto& [name, number] :
+       py::cast<std::map<std::string, int64_t>>(module.attr("_gpipe_skips_")())) {
+    skippable.isolate(namespace_of(number), {name});
+  }
+}
+
+}  // namespace gnu::visibility("hidden")]]python
+}  // namespace gpipe

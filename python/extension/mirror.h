@@ -1,0 +1,81 @@
+// Mirror: a module of Python as a module of LibTorch, with the same parameters and buffers under
+// the same names.
+#ifndef PYTHON_EXTENSION_MIRROR_H_
+#define PYTHON_EXTENSION_MIRROR_H_
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "python/extension/gil.h"
+#include "skip/skippable.h"
+
+namespace gpipe {
+namespace [[gnu::visibility("hidden")]] python {
+
+// It has no forward: a top-level one is a Layer (layer.h), and the others tell the pipeline what
+// modules the layer consists of. Parameters and buffers are the very tensors of the Python module.
+//
+// Requirements: all but the destructor are called with the GIL.
+class Mirror : public torch::nn::Module {
+ public:
+  // A Mirror, or one with skips, for a module that has `stashable_names` and `poppable_names`.
+  static std::shared_ptr<Mirror> make(const pybind11::object& module);
+  // Whether it has skips.
+  static bool is_skippable(const pybind11::object& module);
+
+  explicit Mirror(const pybind11::object& module);
+
+  // Takes over what has changed in the Python module since: parameters, buffers and submodules
+  // that were added, replaced or removed, and modes.
+  void update();
+
+  pybind11::handle module() const { return module_.get(); }
+  // The mirror of `module`, which is this one's or one within; null if it is none of them.
+  Mirror* find(pybind11::handle module);
+
+  virtual skip::Skippable* skippable() { return nullptr; }
+  // Skippable's own are protected.
+  virtual void stash_tensor(const std::string& name, at::Tensor tensor);
+  virtual at::Tensor pop_tensor(const std::string& name);
+
+ private:
+  void update_tensors();
+  void update_children();
+
+  Held module_;
+};
+
+// A mirror or a layer with skips. `Base`: Mirror, or derived from it.
+template <typename Base>
+class WithSkips : public Base, public skip::Skippable {
+ public:
+  explicit WithSkips(const pybind11::object& module);
+
+  skip::Skippable* skippable() override { return this; }
+  void stash_tensor(const std::string& name, at::Tensor tensor) override {
+    stash(name, std::move(tensor));
+  }
+  at::Tensor pop_tensor(const std::string& name) override { return pop(name); }
+};
+
+// The names of a skippable Python module, sorted: Python has them as sets.
+std::vector<std::string> skip_names(const pybind11::object& module, const char* attribute);
+// Puts the names into the namespaces that the Python module has them in.
+void isolate_as(const pybind11::object& module, skip::Skippable& skippable);
+
+template <typename Base>
+WithSkips<Base>::WithSkips(const pybind11::object& module)
+    : Base(module),
+      Skippable(skip_names(module, "stashable_names"), skip_names(module, "poppable_names")) {
+  isolate_as(module, *this);
+}
+
+}  // namespace gnu::visibility("hidden")]]python
+}  // namespace gpipe
+
+#endif  // PYTHON_EXTENSION_MIRROR_H_

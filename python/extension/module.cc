@@ -1,0 +1,92 @@
+// The extension module gpipe._gpipe. What users call, with its texts, is in Python: python/gpipe.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "gpipe/schedule/named_schedule.h"
+#include "python/extension/exceptions.h"
+#include "python/extension/gil.h"
+#include "python/extension/layer.h"
+#include "python/extension/pipeline.h"
+
+namespace {
+
+namespace py = pybind11;
+using gpipe::python::Pipeline;
+using gpipe::python::PipelineSettings;
+using gpipe::python::StepSettings;
+
+// Layers that run are given this time before the interpreter ends.
+constexpr std::chrono::seconds kExitPatience{10};
+
+// Read in the file, before it is loaded: with another torch that would fail, or crash.
+constexpr char kBuiltFor[] = "gpipe-built-for-torch " TORCH_VERSION "\n";
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const gpipe::NamedSchedule& schedule : gpipe::named_schedules()) {
+    names.push_back(schedule.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_gpipe, m) {
+  gpipe::python::install_exceptions();
+
+  m.attr("built_for") = kBuiltFor;
+  m.def("schedule_names", &schedule_names);
+  m.def("is_checkpointing", &gpipe::is_checkpointing);
+  m.def("is_recomputing", &gpipe::is_recomputing);
+  m.def("gil_acquisitions", &gpipe::python::gil_acquisitions);
+  // From then on workers wait at their next action until the process is gone.
+  m.def("shut_at_exit",
+        [] { gpipe::python::without_gil([] { gpipe::internal::shut_exit_gate(kExitPatience); }); });
+
+  m.def("in_layer", &gpipe::python::in_layer);
+  m.def("stash", &gpipe::python::stash);
+  m.def("pop", &gpipe::python::pop);
+
+  py::class_<PipelineSettings>(m, "PipelineSettings")
+      .def(py::init<>())
+      .def_readwrite("balance", &PipelineSettings::balance)
+      .def_readwrite("devices", &PipelineSettings::devices)
+      .def_readwrite("chunks", &PipelineSettings::chunks)
+      .def_readwrite("checkpoints", &PipelineSettings::checkpoints)
+      .def_readwrite("deferred_batch_norm", &PipelineSettings::deferred_batch_norm)
+      .def_readwrite("shared_inputs", &PipelineSettings::shared_inputs)
+      .def_readwrite("worker_of_stage", &PipelineSettings::worker_of_stage)
+      .def_readwrite("groups", &PipelineSettings::groups)
+      .def_readwrite("cpu_threads_per_stage", &PipelineSettings::cpu_threads_per_stage);
+
+  py::class_<StepSettings>(m, "StepSettings")
+      .def(py::init<std::string, std::string, py::object, bool, bool>(), py::arg("schedule"),
+           py::arg("reduction"), py::arg("weight"), py::arg("keep_outputs"),
+           py::arg("check_finite"));
+
+  py::class_<Pipeline::Result>(m, "Result")
+      .def_readonly("loss", &Pipeline::Result::loss)
+      .def_readonly("losses", &Pipeline::Result::losses)
+      .def_readonly("outputs", &Pipeline::Result::outputs);
+
+  py::class_<Pipeline>(m, "Pipeline")
+      .def(py::init<const std::vector<std::pair<std::string, py::object>>&,
+                    const PipelineSettings&>())
+      .def("forward", &Pipeline::forward)
+      .def("step", &Pipeline::step)
+      .def("evaluate", &Pipeline::evaluate)
+      .def("devices", &Pipeline::devices)
+      .def("clip_grad_norm", &Pipeline::clip_grad_norm)
+      .def("parameter_hash", &Pipeline::parameter_hash);
+}

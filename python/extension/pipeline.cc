@@ -1,0 +1,187 @@
+#include "python/extension/pipeline.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "gpipe/schedule/named_schedule.h"
+#include "python/extension/exceptions.h"
+#include "python/extension/gil.h"
+
+namespace gpipe {
+namespace [[gnu::visibility("hidden")]] python {
+namespace {
+
+namespace py = pybind11;
+
+Checkpoint checkpoint_of(const std::string& name) {
+  if (name == "always") return Checkpoint::kAlways;
+  if (name == "except_last") return Checkpoint::kExceptLast;
+  if (name == "never") return Checkpoint::kNever;
+  throw py::value_error("checkpoint is not one of 'always', 'except_last', or 'never': '" + name +
+                        "'");
+}
+
+GPipeOptions options_of(const PipelineSettings& settings) {
+  GPipeOptions options(settings.balance);
+  std::vector<c10::Device> devices;
+  for (const std::string& device : settings.devices) devices.emplace_back(device);
+  options.devices(devices)
+      .chunks(settings.chunks)
+      .deferred_batch_norm(settings.deferred_batch_norm)
+      .shared_inputs(settings.shared_inputs)
+      .groups(settings.groups)
+      .cpu_threads_per_stage(settings.cpu_threads_per_stage);
+  std::vector<Checkpoint> checkpoints;
+  for (const std::string& name : settings.checkpoints) checkpoints.push_back(checkpoint_of(name));
+  if (checkpoints.size() == 1) {
+    options.checkpoint(checkpoints.front());
+  } else {
+    options.partition_checkpoints(checkpoints);
+  }
+  if (settings.worker_of_stage) options.placement(Placement::of(*settings.worker_of_stage));
+  return options;
+}
+
+// A function of Python that workers call.
+template <typename Call>
+auto calling(const Call& call) {
+  const WithGil gil;
+  try {
+    try {
+      return call();
+    } catch (const py::builtin_exception& error) {
+      error.set_error();
+      throw py::error_already_set();
+    }
+  } catch (py::error_already_set& error) {
+    throw_on(error);
+  }
+}
+
+LossFn loss_of(const py::object& function, std::shared_ptr<const Form> outputs,
+               std::shared_ptr<const Form> targets) {
+  return [function = Held(function), outputs = std::move(outputs), targets = std::move(targets)](
+             const Tensors& output, const Tensors& target) {
+    return calling([&] {
+      const py::object given = to_python(output, *outputs);
+      const py::object loss = target.empty() ? function.get()(given)
+                                             : function.get()(given, to_python(target, *targets));
+      if (!THPVariable_Check(loss.ptr())) {
+        throw py::type_error("expected a Tensor from the loss function, but got " +
+                             std::string(py::str(py::type::handle_of(loss).attr("__name__"))));
+      }
+      return at::Tensor(THPVariable_Unpack(loss.ptr()));
+    });
+  };
+}
+
+StepOptions options_of(const StepSettings& settings, const std::shared_ptr<const Form>& targets) {
+  StepOptions options;
+  if (settings.schedule.find('\n') != std::string::npos) {
+    options.schedule(Schedule::from_text(settings.schedule));
+  } else if (!settings.schedule.empty()) {
+    options.schedule(schedule_by_name(settings.schedule));
+  }
+  if (settings.reduction != "mean" && settings.reduction != "sum") {
+    throw py::value_error("reduction is not one of 'mean' or 'sum': '" + settings.reduction + "'");
+  }
+  options.reduction(settings.reduction == "sum" ? LossReduction::kSum : LossReduction::kMean)
+      .keep_outputs(settings.keep_outputs)
+      .check_finite(settings.check_finite);
+  if (settings.weight.is_none()) return options;
+  options.weight([function = Held(settings.weight), targets](const Tensors& target) {
+    return calling(
+        [&] { return py::cast<double>(py::float_(function.get()(to_python(target, *targets)))); });
+  });
+  return options;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers,
+                   const PipelineSettings& settings) {
+  torch::nn::Sequential model;
+  forms_.push_back(std::make_shared<Form>());
+  for (const auto& [name, module] : layers) {
+    MadeLayer made = make_layer(module);
+    forms_.push_back(std::make_shared<Form>());
+    made.layer->connect(forms_[forms_.size() - 2], forms_.back());
+    layers_.push_back(made.layer);
+    model->push_back(name, std::move(made.any));
+  }
+  const GPipeOptions options = options_of(settings);
+  without_gil([&] { pipe_ = GPipe(model, options); });
+}
+
+Pipeline::~Pipeline() {
+  // It joins the workers, and they may still have objects of Python to drop.
+  without_gil([&] { pipe_ = GPipe(nullptr); });
+}
+
+void Pipeline::update(bool training) {
+  // LibTorch sets the mode of all layers with the pipeline's own; they take theirs back.
+  if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
+  for (const std::shared_ptr<Layer>& layer : layers_) layer->update();
+}
+
+py::object Pipeline::forward(py::handle input, bool training) {
+  if (layers_.empty()) {
+    Form form;
+    (void)to_tensors(input, form, "the input");
+    return py::reinterpret_borrow<py::object>(input);
+  }
+  Tensors tensors = to_tensors(input, *forms_.front(), "the input");
+  update(training);
+  Tensors outputs = without_gil([&] { return pipe_->forward(std::move(tensors)); });
+  return to_python(std::move(outputs), *forms_.back());
+}
+
+Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
+                               const StepSettings& settings, bool training, bool backward) {
+  Tensors inputs = to_tensors(input, *forms_.front(), "the input");
+  const auto target_form = std::make_shared<Form>();
+  Tensors targets;
+  if (!target.is_none()) targets = to_tensors(target, *target_form, "the target");
+  const LossFn loss = loss_of(loss_fn, forms_.back(), target_form);
+  const StepOptions options = options_of(settings, target_form);
+  update(training);
+  StepResult result = without_gil([&] {
+    return backward ? pipe_->step(std::move(inputs), std::move(targets), loss, options)
+                    : pipe_->evaluate(std::move(inputs), std::move(targets), loss, options);
+  });
+  py::object outputs = py::none();
+  if (settings.keep_outputs) outputs = to_python(std::move(result.outputs), *forms_.back());
+  return {result.loss, std::move(result.losses), std::move(outputs)};
+}
+
+Pipeline::Result Pipeline::step(py::handle input, py::handle target, const py::object& loss_fn,
+                                const StepSettings& settings, bool training) {
+  return run(input, target, loss_fn, settings, training, /*backward=*/true);
+}
+
+Pipeline::Result Pipeline::evaluate(py::handle input, py::handle target, const py::object& loss_fn,
+                                    const StepSettings& settings, bool training) {
+  return run(input, target, loss_fn, settings, training, /*backward=*/false);
+}
+
+std::vector<std::string> Pipeline::devices() const {
+  std::vector<std::string> devices;
+  for (const c10::Device& device : pipe_->devices()) devices.push_back(device.str());
+  return devices;
+}
+
+double Pipeline::clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite) {
+  update(pipe_->is_training());
+  return without_gil(
+      [&] { return pipe_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite); });
+}
+
+std::string Pipeline::parameter_hash() const {
+  return without_gil([&] { return pipe_->parameter_hash(); });
+}
+
+}  // namespace gnu::visibility("hidden")]]python
+}  // namespace gpipe

@@ -1,0 +1,140 @@
+"""torchgpipe's GPipe."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from gpipe.pipeline import CHECKPOINTS, Device, Pipelined, devices_for, place
+from gpipe.skip import verify_skippables
+from gpipe.torchgpipe.batchnorm import DeferredBatchNorm
+
+__all__ = ["BalanceError", "GPipe", "verify_module"]
+
+_HOW_TO_BALANCE = """
+
+If your model is still under development, its cost per layer changes often. torchgpipe.balance finds
+a balance by profiling:
+
+    from gpipe.torchgpipe import GPipe
+    from gpipe.torchgpipe.balance import balance_by_time
+
+    balance = balance_by_time(partitions, model, sample, device="cpu")
+    model = GPipe(model, balance, chunks=8)
+"""
+
+
+class BalanceError(ValueError):
+    """A balance that does not fit the model."""
+
+
+def verify_module(module: nn.Sequential) -> None:
+    """Raises TypeError or ValueError for what cannot be partitioned."""
+    if not isinstance(module, nn.Sequential):
+        raise TypeError("module must be nn.Sequential to be partitioned")
+    children = list(module.named_children())
+    if len(children) != len(module):
+        raise ValueError("module with duplicate children is not supported")
+    if len(list(module.parameters())) != sum(len(list(c.parameters())) for _, c in children):
+        raise ValueError("module with duplicate parameters in distinct children is not supported")
+
+
+class GPipe(Pipelined):
+    """A torch.nn.Sequential that runs as a pipeline, with torchgpipe's arguments and keys.
+
+    It also has `step`, `evaluate` and all else of gpipe.GPipe.
+
+    module: the layers stay the user's own objects. With deferred_batch_norm its batch norms are
+        replaced by DeferredBatchNorm, in place.
+    balance: how many consecutive layers each partition has; sums up to their number.
+    devices: of each partition; surplus ones are dropped. Default: every CUDA device, or the CPU.
+    chunks: into how many micro-batches a mini-batch is cut.
+    checkpoint: "always", "except_last" or "never".
+    deferred_batch_norm: whether running statistics are updated once per mini-batch.
+
+    Raises TypeError, ValueError and IndexError as torchgpipe does.
+    """
+
+    def __init__(
+        self,
+        module: nn.Sequential,
+        balance: Optional[Iterable[int]] = None,
+        *,
+        devices: Optional[Iterable[Device]] = None,
+        chunks: int = 1,
+        checkpoint: str = "except_last",
+        deferred_batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        chunks = int(chunks)
+        checkpoint = str(checkpoint)
+        if balance is None:
+            raise ValueError("balance is required" + _HOW_TO_BALANCE)
+        if chunks <= 0:
+            raise ValueError(f"number of chunks must be positive integer, not {chunks}")
+        if checkpoint not in CHECKPOINTS:
+            raise ValueError(
+                f"checkpoint is not one of 'always', 'except_last', or 'never': '{checkpoint}'"
+            )
+        verify_module(module)
+        verify_skippables(module)
+        self.chunks = chunks
+        self.checkpoint = checkpoint
+        if deferred_batch_norm:
+            module = DeferredBatchNorm.convert_deferred_batch_norm(module, chunks)
+        self._balance = list(balance)
+        if len(module) != sum(self._balance):
+            raise BalanceError(
+                f"module and sum of balance have different length (module: {len(module)}, "
+                f"sum of balance: {sum(self._balance)})" + _HOW_TO_BALANCE
+            )
+        if any(count <= 0 for count in self._balance):
+            raise BalanceError(
+                f"all balance numbers must be positive integer (balance: {self._balance})"
+                + _HOW_TO_BALANCE
+            )
+        self._devices = devices_for(
+            len(self._balance), None if devices is None else list(devices)
+        )
+        self._checkpoints = [checkpoint]
+        # The statistics are DeferredBatchNorm's.
+        self._options = {}
+        layers = iter(module.named_children())
+        self.partitions = nn.ModuleList(
+            nn.Sequential(OrderedDict(next(layers) for _ in range(count)))
+            for count in self._balance
+        )
+        place([layer for _, layer in self._named_layers()], self._balance, self._devices)
+        self._make()
+
+    @property
+    def _chunks(self) -> int:
+        return self.chunks
+
+    def _named_layers(self) -> list[tuple[str, nn.Module]]:
+        # Read as they are: this is done in every call.
+        partitions = self._modules["partitions"]._modules.values()
+        return [named for partition in partitions for named in partition._modules.items()]
+
+    def _current(self) -> Any:
+        for number, partition in enumerate(self._modules["partitions"]._modules.values()):
+            if partition._forward_hooks or partition._forward_pre_hooks or partition._backward_hooks:
+                raise ValueError(
+                    f"partition {number} has hooks, which a pipeline does not call, because it calls "
+                    f"the layers: register them on its first or last layer"
+                )
+        return super()._current()
+
+    @property
+    def balance(self) -> list[int]:
+        """How many layers each partition has."""
+        return self._balance
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The device of each partition."""
+        return self._devices

@@ -1,0 +1,5 @@
+"""torchgpipe's module of this name."""
+
+from gpipe.skip import Namespace
+
+__all__ = ["Namespace"]

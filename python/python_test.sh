@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# python_test.sh NAME EXTENSION FILE: pytest runs the file with what is in the wheel.
+#
+# Skipped, and its report says so, where the extension could not be built, or tools/pytest/pytest.sh has not been called.
+set -euo pipefail
+# shellcheck source=tools/testing/libtorch_python.sh
+source tools/testing/libtorch_python.sh
+name="$1" extension="$2" file="$3"
+[[ "$(head -c4 "${extension}" | tail -c3)" == ELF ]] || skip "${name}" "$(<"${extension}")"
+use_libtorch_python "${name}" "${extension}" pytest __init__.py torch,pytest
+
+python3 python/wheel.py --out="${TEST_TMPDIR}/wheel" >"${TEST_TMPDIR}/log"
+python3 -m zipfile -e "$(<"${TEST_TMPDIR}/log")" "${TEST_TMPDIR}/site"
+export PYTHONPATH="${TEST_TMPDIR}/site:${PYTHONPATH}"
+python3 -m pytest -q -p no:cacheprovider --basetemp="${TEST_TMPDIR}/pytest" -W error::pytest.PytestUnraisableExceptionWarning \
+  --rootdir="$(dirname "${file}")" "${file}"

@@ -1,0 +1,357 @@
+"""gpipe.GPipe: results, and what it sees of its layers."""
+
+import copy
+import gc
+import io
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import gpipe
+from gpipe import GPipe, _gpipe
+
+mse = nn.functional.mse_loss
+
+
+def model_of(layers=4):
+    return nn.Sequential(*[nn.Linear(8, 8) for _ in range(layers)])
+
+
+def gradients(module):
+    return [parameter.grad.clone() for parameter in module.parameters()]
+
+
+def plain_step(model, input, target, chunks):
+    """As a loop over micro-batches; returns the loss."""
+    model.zero_grad()
+    loss = 0.0
+    for x, y in zip(input.chunk(chunks), target.chunk(chunks)):
+        share = mse(model(x), y) * (len(x) / len(input))
+        share.backward()
+        loss += share.item()
+    return loss
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize("balance", [[4], [2, 2], [1, 2, 1]])
+def test_forward_and_backward_are_those_of_the_plain_model(balance, checkpoint):
+    model = model_of()
+    input = torch.randn(7, 8, requires_grad=True)
+    plain = torch.cat([model(x) for x in input.chunk(4)])
+    plain.sum().backward()
+    expected, input_gradient = gradients(model), input.grad
+    model.zero_grad()
+    input.grad = None
+    output = GPipe(model, balance, chunks=4, checkpoint=checkpoint)(input)
+    assert torch.equal(output, plain)
+    output.sum().backward()  # also where nobody else has the pipeline any more
+    assert torch.equal(input.grad, input_gradient)
+    assert all(map(torch.allclose, gradients(model), expected))
+
+
+@pytest.mark.parametrize("schedule", gpipe.schedule_names())
+def test_a_step_under_every_schedule(schedule):
+    model = model_of(8)
+    input, target = torch.randn(8, 8), torch.randn(8, 8)
+    loss = plain_step(model, input, target, 8)
+    expected = gradients(model)
+    model.zero_grad()
+    pipe = GPipe(model, [1] * 8, chunks=8, cpu_threads_per_stage=1)
+    result = pipe.step(input, target, mse, schedule=schedule, keep_outputs=True)
+    assert result.loss == pytest.approx(loss)
+    assert len(result.losses) == 8
+    assert torch.equal(result.outputs, torch.cat([model(x) for x in input.chunk(8)]))
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(gradients(model), expected))
+
+
+def test_evaluate_has_the_loss_of_a_step_and_no_gradients():
+    pipe = GPipe(model_of(), [2, 2], chunks=2)
+    input, target = torch.randn(4, 8), torch.randn(4, 8)
+    loss = pipe.evaluate(input, target, mse).loss
+    assert all(parameter.grad is None for parameter in pipe.parameters())
+    assert pipe.step(input, target, mse).loss == loss
+
+
+def test_reduction_and_weight():
+    pipe = GPipe(model_of(2), [1, 1], chunks=2)
+    input, target = torch.randn(4, 8), torch.tensor([1.0, 1.0, 1.0, 0.0])[:, None]
+
+    def masked(output, mask):
+        return (output.sum(1, keepdim=True) * mask).sum() / mask.sum()
+
+    loss = pipe.step(input, target, masked, weight=lambda mask: mask.sum()).loss
+    assert loss == pytest.approx(masked(pipe(input), target).item(), abs=1e-6)
+    summed = pipe.step(input, None, lambda output: output.sum(), reduction="sum").loss
+    assert summed == pytest.approx(pipe(input).sum().item(), abs=1e-5)
+    with pytest.raises(ValueError, match="reduction is not one of 'mean' or 'sum': 'max'"):
+        pipe.step(input, target, masked, reduction="max")
+
+
+def test_tuples_and_shared_inputs():
+    class Masked(nn.Module):
+        def forward(self, values):
+            x, mask = values
+            return x * mask, mask
+
+    class First(nn.Module):
+        def forward(self, values):
+            return values[0]
+
+    mask = torch.rand(8)
+    pipe = GPipe(nn.Sequential(Masked(), Masked(), First()), [1, 2], chunks=2, shared_inputs=[1])
+    input = torch.randn(4, 8)
+    assert torch.equal(pipe((input, mask)), input * mask * mask)
+
+
+def test_keys_are_those_of_the_bare_model():
+    model = model_of()
+    pipe = GPipe(model, [2, 2])
+    assert list(pipe.state_dict()) == list(model.state_dict())
+    pipe.load_state_dict(model_of().state_dict(), strict=True)
+    assert [id(p) for p in pipe.parameters()] == [id(p) for p in model.parameters()]
+    assert list(pipe) == list(model) and pipe[-1] is model[-1] and len(pipe) == 4
+
+
+def test_the_modules_are_seen_as_they_are_now():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Dropout()), nn.Linear(8, 8))
+    pipe = GPipe(model, [1, 1, 1], chunks=2)
+    input = torch.randn(4, 8)
+    pipe.eval()
+    assert torch.equal(pipe(input), torch.cat([model(x) for x in input.chunk(2)]))
+    pipe.train()
+    assert not torch.equal(pipe(input), pipe(input))
+    pipe[1][1].eval()  # one module alone
+    assert torch.equal(pipe(input), pipe(input))
+
+    pipe[0].weight = nn.Parameter(torch.zeros(8, 8))  # replaced
+    pipe[1][0] = nn.Identity()
+    pipe[2].bias.requires_grad_(False)
+    pipe.zero_grad()
+    pipe(input).sum().backward()
+    assert pipe[0].weight.grad is not None
+    assert pipe[2].bias.grad is None
+    assert torch.equal(pipe(input), torch.cat([model(x) for x in input.chunk(2)]))
+
+    pipe[1].register_buffer("late", torch.ones(1))
+    pipe[1].late = torch.zeros(1)
+    pipe._modules["2"] = nn.Identity()  # a layer
+    assert torch.equal(pipe(input), pipe[0](input))
+
+
+def test_copies_pickles_and_casts():
+    pipe = GPipe(model_of(), [2, 2], chunks=2)
+    input = torch.randn(4, 8)
+    file = io.BytesIO()
+    torch.save(pipe, file)
+    file.seek(0)
+    for other in (copy.deepcopy(pipe), torch.load(file, weights_only=False)):
+        assert torch.equal(other(input), pipe(input))
+        other[0].weight.data.zero_()
+        assert not torch.equal(other(input), pipe(input))
+    assert pipe.double()(input.double()).dtype == torch.double
+    assert pipe.to(torch.float)(input).dtype == torch.float
+
+
+class Trouble(Exception):
+    def __init__(self, first, second):  # cannot be made again of its message
+        super().__init__(f"{first} {second}")
+
+
+class Raises(nn.Module):
+    error = None
+
+    def forward(self, input):
+        if self.error is not None:
+            raise self.error
+        return input
+
+
+def check_failure(call, error, where):
+    with pytest.raises(type(error)) as caught:
+        call()
+    assert caught.value is error
+    assert any(where in note for note in error.__notes__)
+    assert caught.traceback[-1].name in ("forward", "backward", "__call__", "loss_fn", "apply")
+
+
+@pytest.mark.parametrize("error", [Trouble("user's", "own"), KeyError(3), SystemExit(4)])
+def test_an_exception_is_the_users_own_object_with_its_place(error):
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Raises()), [1, 1], chunks=2)
+    input = torch.randn(4, 8)
+    pipe[1].error = error
+    check_failure(lambda: pipe(input), error, "forward of stage 1, micro-batch 0, layer 1 ('1')")
+    pipe[1].error = None
+    pipe(input)
+
+
+def test_exceptions_of_backward_and_of_the_loss():
+    error = Trouble("in", "backward")
+
+    class FailsInBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(context, input):
+            return input.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise error
+
+    class Layer(nn.Module):
+        def forward(self, input):
+            return FailsInBackward.apply(input)
+
+    def loss_fn(output, target):
+        raise error
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Layer()), [1, 1], chunks=2)
+    input = torch.randn(4, 8)
+    check_failure(lambda: pipe(input).sum().backward(), error, "backward of stage 1")
+    check_failure(lambda: pipe.step(input, input, mse), error, "backward of stage 1")
+    check_failure(lambda: pipe.step(input, input, loss_fn), error, "the loss function")
+
+
+def test_wrong_values_are_refused_with_what_was_given():
+    class Gives(nn.Module):
+        def __init__(self, value):
+            super().__init__()
+            self.value = value
+
+        def forward(self, input):
+            return self.value
+
+    pipe = GPipe(model_of(2), [1, 1])
+    for value, text in (
+        ("text", "the input, but got str"),
+        ([torch.ones(1)], "the input, but got list"),
+        ((torch.ones(1), None), "element 1 of the tuple that is the input, but got NoneType"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            pipe(value)
+    for value in ("text", {"a": torch.ones(1)}, (torch.ones(1), 3)):
+        with pytest.raises(TypeError, match="expected Tensor") as caught:
+            GPipe(nn.Sequential(Gives(value)), [1])(torch.ones(1))
+        assert "stage 0, micro-batch 0" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="expected a Tensor from the loss function, but got float"):
+        pipe.step(torch.ones(1, 8), None, lambda output: 1.0)
+    with pytest.raises(ValueError, match="1f1b"):
+        pipe.step(torch.ones(1, 8), None, torch.sum, schedule="one-f-one-b")
+    with pytest.raises(ValueError, match="sum"):
+        GPipe(model_of(2), [1, 2])
+    with pytest.raises(IndexError, match="too few devices"):
+        GPipe(model_of(2), [1, 1], devices=["cpu"])
+    with pytest.raises(ValueError, match="'sometimes'"):
+        GPipe(model_of(2), [1, 1], checkpoint="sometimes")
+    with pytest.raises(TypeError, match="not Linear"):
+        GPipe(nn.Linear(8, 8), [1])
+
+    class Own(nn.Sequential):
+        def forward(self, input):
+            return super().forward(input) + 1
+
+    with pytest.raises(TypeError, match="Own has a forward of its own"):
+        GPipe(Own(nn.Linear(8, 8)), [1])
+
+
+def test_a_waiting_call_does_not_hold_the_gil():
+    # With the GIL held by the caller, none of these threads would ever answer.
+    asked, answered = threading.Event(), threading.Event()
+
+    class Asks(nn.Module):
+        def forward(self, input):
+            asked.set()
+            assert answered.wait(60)
+            answered.clear()
+            return input * 1
+
+    def answer():
+        while not done:
+            if asked.wait(0.05):
+                asked.clear()
+                answered.set()
+
+    done = False
+    thread = threading.Thread(target=answer)
+    thread.start()
+    input = torch.randn(4, 8)
+    try:
+        for balance in ([2], [1, 1]):
+            pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Asks()), balance, chunks=2, checkpoint="always")
+            pipe(input).sum().backward()  # its recompute asks, too
+            pipe.step(input, input, mse)
+            pipe.evaluate(input, input, mse)
+    finally:
+        done = True
+        thread.join()
+
+
+def test_the_gil_is_taken_once_per_layer_call():
+    pipe = GPipe(model_of(), [1] * 4, chunks=8, checkpoint="never")
+    input = torch.randn(8, 8)
+    before = _gpipe.gil_acquisitions()
+    pipe(input).sum().backward()
+    # The waiting caller takes it, too, to see signals: 20 times per second.
+    assert 4 * 8 <= _gpipe.gil_acquisitions() - before <= 4 * 8 + 20
+
+
+def test_a_worker_is_one_thread_for_python():
+    seen = set()
+    local = threading.local()
+
+    class Notes(nn.Module):
+        def forward(self, input):
+            local.calls = getattr(local, "calls", 0) + 1
+            seen.add((threading.get_ident(), local.calls))
+            return input
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Notes()), [1, 1], chunks=4)
+    with torch.no_grad():
+        pipe(torch.randn(4, 8))
+    assert sorted(calls for _, calls in seen) == [1, 2, 3, 4]
+    assert len({thread for thread, _ in seen}) == 1
+
+
+def test_nothing_is_left_after_many_steps():
+    class Fails(nn.Module):
+        fails = False
+
+        def forward(self, input):
+            if self.fails:
+                raise Trouble("many", "times")
+            return input
+
+    def counts():
+        gc.collect()
+        return len(gc.get_objects())
+
+    pipe = GPipe(nn.Sequential(nn.Linear(8, 8), Fails(), nn.Linear(8, 8)), [1, 2], chunks=2)
+    input, target = torch.randn(4, 8), torch.randn(4, 8)
+
+    def steps(count):
+        for k in range(count):
+            pipe.zero_grad()
+            pipe.step(input, target, lambda output, target: mse(output, target))
+            pipe(input).sum().backward()
+            pipe[1].fails = True
+            with pytest.raises(Trouble):
+                pipe(input)
+            pipe[1].fails = False
+
+    steps(20)
+    before = counts()
+    steps(500)
+    assert counts() - before < 50
+
+    dropped = weakref.ref(pipe[0])
+    threads = len(gc.get_objects()) and count_threads()
+    del pipe
+    gc.collect()
+    assert dropped() is None
+    assert count_threads() < threads
+
+
+def count_threads():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Threads:"))

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Prints a folder for PYTHONPATH, with pytest and what torch needs beside the LibTorch that is there already
+# (third_party/libtorch), which is its torch. The first call downloads the pinned wheels (11 MB), once for all clones.
+# For the tests of //python, which are skipped where they are not.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# shellcheck source=tools/wheels.sh
+source "${here}/../wheels.sh"
+requirements="${here}/requirements.txt"
+
+fetch_wheels "pytest-$(sha256sum "${requirements}" | cut -c1-8)" "pytest (11 MB)" pytest "${requirements}" \
+  "python3 is 3.11, for which LibTorch's wheels are; then call again."
