@@ -23,7 +23,7 @@ struct Routing {
 // `logits`: (S, count). The softmax is in float32 whatever their type.
 Routing route(const at::Tensor& logits, const ExpertOptions& options);
 
-// Of each token the weighted sum of what its experts give, (S, width): down(activation(gate) * up).
+// Each token's weighted sum of its experts' outputs, (S, width): down(activation(gate) * up).
 // `tokens`: (S, width); `gate_up`: (count, 2 * size, width), the gate's rows first; `down`: (count,
 // width, size). An expert without a token gets zeros as gradient.
 //

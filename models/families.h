@@ -11,7 +11,7 @@
 
 namespace gpipe::models::internal {
 
-// What of our parameter a tensor of a file is.
+// Which part of our parameter a tensor of a file holds, or in which form.
 enum class WeightPart : uint8_t {
   kAll,
   kTransposed,

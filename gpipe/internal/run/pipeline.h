@@ -126,8 +126,8 @@ class Pipeline {
   LateRegistrations& late_registrations() { return late_registrations_; }
   // Whether a call failed that may have changed the parameters of some replicas and not of others.
   // Each process sets it for itself, and all have the same value: it is set after one exchange of
-  // the call and reset after its last one, nothing that throws comes between an exchange and it, and
-  // an exchange ends well in all processes or in none (docs/design/processes.md).
+  // the call and reset after its last one, nothing that throws comes between an exchange and it,
+  // and an exchange ends well in all processes or in none (docs/design/processes.md).
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
 
