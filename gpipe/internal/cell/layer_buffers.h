@@ -22,9 +22,9 @@
 // only what it changes in a recompute, though it has asked about that, is an error.
 //
 // Not seen are writes to large buffers that LibTorch does not count (data(), set_data() to and fro,
-// a raw pointer), a state that no registered buffer holds, and that a graph has saved a member which
-// is a view of a buffer: such a graph does not count as one that holds it, and autograd's version
-// counters alone tell that the buffer was changed since.
+// a raw pointer), a state that no registered buffer holds, and that a graph has saved a member
+// which is a view of a buffer: such a graph does not count as one that holds it, and autograd's
+// version counters alone tell that the buffer was changed since.
 #ifndef GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 #define GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
 
