@@ -77,7 +77,8 @@ struct PlanOptions {
   // The machine: bandwidth, latency, overhead, cores and contention count.
   TORCH_ARG(ExplainOptions, machine) = {};
 
-  // As PlanProblem::budget, for each search: up to six more correct what the profile says of memory.
+  // As PlanProblem::budget, for each search: up to six more correct what the profile says of
+  // memory.
   TORCH_ARG(int64_t, budget) = 0;
   // Default: none.
   TORCH_ARG(PlanNote, progress) = nullptr;

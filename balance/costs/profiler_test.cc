@@ -472,8 +472,8 @@ TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   }
 }
 
-// The moments of a micro-batch, in double, are there until the mini-batch's end, and the graph keeps
-// what the norm got in the place of its running statistics.
+// The moments of a micro-batch, in double, are there until the mini-batch's end, and the graph
+// keeps what the norm got in the place of its running statistics.
 TEST(ProfileAll, DeferredBatchNormsGatherMoments) {
   constexpr int64_t kChannels = 1000;
   nn::Sequential model(nn::Linear(8, kChannels), nn::BatchNorm1d(kChannels), nn::Tanh());
