@@ -1,7 +1,6 @@
 #include "models/experts.h"
 
 #include <ATen/Functions.h>
-#include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/ScalarType.h>
 
@@ -20,11 +19,6 @@ std::vector<int64_t> rows_of_experts(const at::Tensor& choices, int64_t experts)
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < experts; ++i) rows.push_back(end[i] - (i > 0 ? end[i - 1] : 0));
   return rows;
-}
-
-// `values` in this order of its rows. LibTorch has no index_select for meta.
-at::Tensor in_order(const at::Tensor& values, const at::Tensor& order) {
-  return values.is_meta() ? values.index({order}) : values.index_select(0, order);
 }
 
 }  // namespace
@@ -58,7 +52,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
   const auto [choices, order] =
       routing.experts.t().reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor inputs =
-      in_order(tokens.expand({per_token, count, width}).reshape({-1, width}), order);
+      tokens.expand({per_token, count, width}).reshape({-1, width}).index_select(0, order);
   const std::vector<int64_t> rows = tokens.is_meta()
                                         ? rows_on_meta(count, experts, per_token, worst_on_meta)
                                         : rows_of_experts(choices, experts);
@@ -73,7 +67,8 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
   }
   const at::Tensor places =
       at::empty_like(order).scatter_(0, order, at::arange(order.size(0), order.options()));
-  const at::Tensor outputs = in_order(at::cat(results), places).view({per_token, count, width});
+  const at::Tensor outputs =
+      at::cat(results).index_select(0, places).view({per_token, count, width});
   return (outputs * routing.weights.t().unsqueeze(-1)).to(tokens.scalar_type()).sum(0);
 }
 

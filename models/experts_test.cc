@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpipe/testing/bitwise.h"
+#include "meta/meta_kernels.h"
 #include "meta/meta_scope.h"
 #include "models/balance_loss.h"
 #include "models/head_loss.h"
@@ -194,6 +195,7 @@ TEST(ExpertModel, IsThePlainModelBitForBitWithAHeadInTheLossAndParallelBlocks) {
 }
 
 TEST(ExpertModel, RunsOnMeta) {
+  install_meta_kernels();
   const MetaScope scope;
   for (const bool worst : {false, true}) {
     TransformerOptions options = small();
