@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "gpipe/internal/run/failure.h"
+#include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/interruption.h"
 #include "python/extension/gil.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
@@ -42,6 +42,9 @@ void add_note(const std::exception& error, const std::string& where) {
 }
 
 void check_signals() {
+  // The workers stay where they are until the process is gone. Whoever asks for the GIL while the
+  // interpreter ends is ended in the middle of its C++ functions, and with it the process.
+  if (internal::exiting() && !internal::on_exiting_thread()) return;
   // On the main thread Python runs its handlers of signals here, elsewhere nothing.
   const WithGil gil;
   if (PyErr_CheckSignals() != 0) throw_current();
@@ -92,5 +95,4 @@ void install_exceptions() {
   internal::set_interruption_check(&check_signals);
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

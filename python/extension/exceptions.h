@@ -5,8 +5,7 @@
 
 #include <pybind11/pybind11.h>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // Throws the exception as LibTorch's own code for Python does (python_error), so that any thread
 // may catch it, and the caller gets the very object with its traceback.
@@ -18,7 +17,6 @@ namespace [[gnu::visibility("hidden")]] python {
 // micro-batch and layer, C++ exceptions become Python's, and a run ends at Ctrl-C.
 void install_exceptions();
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_EXCEPTIONS_H_

@@ -2,8 +2,7 @@
 
 #include <atomic>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 std::atomic<int64_t> acquisitions{0};
@@ -51,5 +50,4 @@ Held::Held(const pybind11::object& object)
         Py_DECREF(dropped);
       }) {}
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

@@ -11,8 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // Calls `function` without the GIL and returns what that returns.
 //
@@ -25,9 +24,9 @@ auto without_gil(Function&& function) {
 
 // Holds the GIL while it lives. Scopes nest.
 //
-// A thread that Python has not made gets its PyThreadState at its first scope and keeps it as long
-// as it lives: to make one for each call would take longer than small layers do, and layers would
-// lose what they keep in threading.local().
+// A thread that Python has not made gets its PyThreadState at its first scope and keeps it as
+// long as it lives: to make one for each call would take longer than small layers do, and layers
+// would lose what they keep in threading.local().
 class WithGil {
  public:
   WithGil();
@@ -56,7 +55,6 @@ class Held {
   std::shared_ptr<PyObject> object_;
 };
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_GIL_H_

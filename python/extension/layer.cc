@@ -10,15 +10,15 @@
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
 
 thread_local Layer* current_layer = nullptr;
 
-// A layer may call a pipeline's output's hooks, never another layer; but scopes nest all the same.
+// A layer may call a pipeline's output's hooks, never another layer; but scopes nest all the
+// same.
 class CurrentLayer {
  public:
   explicit CurrentLayer(Layer* layer) : former_(std::exchange(current_layer, layer)) {}
@@ -85,5 +85,4 @@ py::object pop(py::handle module, const std::string& name) {
   return py::cast(std::move(tensor));
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

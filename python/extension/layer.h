@@ -13,8 +13,7 @@
 #include "python/extension/mirror.h"
 #include "python/extension/value.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // Thread-safety: forward may run on several threads at once, which take turns by the GIL.
 class Layer : public Mirror {
@@ -24,8 +23,8 @@ class Layer : public Mirror {
   // What the module is given and gives, from the layer before to the next one.
   void connect(std::shared_ptr<const Form> takes, std::shared_ptr<Form> gives);
 
-  // Calls the Python module, hooks included. Throws its exception as python_error, and a TypeError
-  // of that kind if it gives something that cannot go between layers.
+  // Calls the Python module, hooks included. Throws its exception as python_error, and a
+  // TypeError of that kind if it gives something that cannot go between layers.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs);
 
  private:
@@ -46,7 +45,6 @@ bool in_layer();
 void stash(pybind11::handle module, const std::string& name, pybind11::handle tensor);
 pybind11::object pop(pybind11::handle module, const std::string& name);
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_LAYER_H_

@@ -9,8 +9,7 @@
 #include <mutex>
 #include <utility>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
@@ -150,5 +149,4 @@ void isolate_as(const py::object& module, skip::Skippable& skippable) {
   }
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

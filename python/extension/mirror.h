@@ -14,11 +14,11 @@
 #include "python/extension/gil.h"
 #include "skip/skippable.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // It has no forward: a top-level one is a Layer (layer.h), and the others tell the pipeline what
-// modules the layer consists of. Parameters and buffers are the very tensors of the Python module.
+// modules the layer consists of. Parameters and buffers are the very tensors of the Python
+// module.
 //
 // Requirements: all but the destructor are called with the GIL.
 class Mirror : public torch::nn::Module {
@@ -75,7 +75,6 @@ WithSkips<Base>::WithSkips(const pybind11::object& module)
   isolate_as(module, *this);
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_MIRROR_H_

@@ -10,8 +10,7 @@
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
@@ -183,5 +182,4 @@ std::string Pipeline::parameter_hash() const {
   return without_gil([&] { return pipe_->parameter_hash(); });
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

@@ -15,8 +15,7 @@
 #include "python/extension/layer.h"
 #include "python/extension/value.h"
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // As in GPipeOptions.
 struct PipelineSettings {
@@ -31,8 +30,8 @@ struct PipelineSettings {
   int64_t cpu_threads_per_stage = 0;
 };
 
-// As in StepOptions. `schedule`: a name, or the text of a Schedule, which has several lines; empty:
-// the default.
+// As in StepOptions. `schedule`: a name, or the text of a Schedule, which has several lines;
+// empty: the default.
 struct StepSettings {
   std::string schedule;
   std::string reduction = "mean";
@@ -83,7 +82,6 @@ class Pipeline {
   GPipe pipe_{nullptr};
 };
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_PIPELINE_H_

@@ -6,8 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 namespace {
 
 namespace py = pybind11;
@@ -48,5 +47,4 @@ py::object to_python(std::vector<at::Tensor> tensors, const Form& form) {
   return tuple;
 }
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
-namespace [[gnu::visibility("hidden")]] python {
+namespace gpipe::python {
 
 // Whether a value is a tuple, which one tensor alone does not tell. It is the same for all
 // micro-batches of a call, so it need not go with them. Thread-safe.
@@ -29,7 +28,6 @@ std::vector<at::Tensor> to_tensors(pybind11::handle value, Form& form, const std
 
 pybind11::object to_python(std::vector<at::Tensor> tensors, const Form& form);
 
-}  // namespace gnu::visibility("hidden")]]python
-}  // namespace gpipe
+}  // namespace gpipe::python
 
 #endif  // PYTHON_EXTENSION_VALUE_H_

@@ -3,12 +3,15 @@
 load("@local_python//:python.bzl", "MISSING")
 load("//tools/build_defs:cc.bzl", "cc_binary", "cc_library")
 
+# pybind11's types are hidden, which gcc wants of all types that have them as members. Here the link hides all.
+_COPTS = ["-Wno-attributes"]
+
 def python_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
     """A cc_library that includes Python's headers. Nothing is in it where there are none."""
     if MISSING:
         cc_library(name = name, **kwargs)
     else:
-        cc_library(name = name, srcs = srcs, hdrs = hdrs, deps = deps + ["//third_party:python"], **kwargs)
+        cc_library(name = name, srcs = srcs, hdrs = hdrs, copts = _COPTS, deps = deps + ["//third_party:python"], **kwargs)
 
 def python_extension(name, srcs, deps, exports, **kwargs):
     """`name`, which ends in .so, that exports of `srcs` what the version script `exports` lists, and nothing of `deps`.
@@ -28,6 +31,7 @@ def python_extension(name, srcs, deps, exports, **kwargs):
     cc_binary(
         name = name,
         additional_linker_inputs = [exports],
+        copts = _COPTS,
         linkopts = [
             # gold exports weak functions of the standard library in spite of the script.
             "-fuse-ld=bfd",
