@@ -39,7 +39,7 @@ def entries(package: pathlib.Path, extension: pathlib.Path) -> dict[str, bytes]:
     """The wheel's files, without its list of them."""
     content = extension.read_bytes()
     if not content.startswith(b"\x7fELF"):
-        fail(content.decode().strip())  # a sentence: third_party/python/extension.bzl
+        fail(content.decode().strip())  # a sentence: tools/build_defs/python.bzl
     files = {
         f"gpipe/{path.relative_to(package)}": path.read_bytes()
         for path in sorted(package.rglob("*"))
