@@ -14,7 +14,8 @@ import subprocess
 import sys
 import zipfile
 
-HERE = pathlib.Path(__file__).resolve().parent
+# Bazel calls it in the folder of the files that it names; beside the source there is no extension.
+HERE = pathlib.Path.cwd() / "python"
 VERSION = "0.1"
 TAG = "cp311-cp311-linux_x86_64"
 
