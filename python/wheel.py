@@ -14,7 +14,8 @@ import subprocess
 import sys
 import zipfile
 
-HERE = pathlib.Path(__file__).resolve().parent
+# Bazel calls it in the folder of the files that it names; beside the source there is no extension.
+HERE = pathlib.Path.cwd() / "python"
 VERSION = "0.1"
 TAG = "cp311-cp311-linux_x86_64"
 
@@ -39,7 +40,7 @@ def entries(package: pathlib.Path, extension: pathlib.Path) -> dict[str, bytes]:
     """The wheel's files, without its list of them."""
     content = extension.read_bytes()
     if not content.startswith(b"\x7fELF"):
-        fail(content.decode().strip())  # a sentence: third_party/python/extension.bzl
+        fail(content.decode().strip())  # a sentence: tools/build_defs/python.bzl
     files = {
         f"gpipe/{path.relative_to(package)}": path.read_bytes()
         for path in sorted(package.rglob("*"))

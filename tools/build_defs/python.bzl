@@ -1,7 +1,7 @@
 """Extensions of the Python that LibTorch comes with; where its headers are missing, a sentence that says so."""
 
-load("@local_python//:python.bzl", "MISSING")
-load("//tools/build_defs:cc.bzl", "cc_binary", "cc_library")
+load("//third_party/python:python.bzl", "MISSING")
+load(":cc.bzl", "cc_binary", "cc_library")
 
 # pybind11's types are hidden, which gcc wants of all types that have them as members. Here the link hides all.
 _COPTS = ["-Wno-attributes"]
