@@ -270,10 +270,6 @@ Rows transformers() {
                      o.fused_attention(true).block().attention_soft_cap(1);
                    }),
                    {"fused_attention has no soft cap"}),
-      transformers("block_cap_and_loss", with([](TransformerOptions& o) {
-                     o.head_in_loss(true).block().logit_soft_cap(1);
-                   }),
-                   {"head_in_loss has no soft cap"}),
       transformers("block_cap_nan",
                    with([&](TransformerOptions& o) { o.block().logit_soft_cap(nan); }),
                    {"logit_soft_cap", "got nan"}),
