@@ -313,7 +313,8 @@ TEST(DraftFolder, OverwritesNothingOfSomebodyElses) {
   EXPECT_EQ(contents(place + "/thesis.tex"), "mine");
   const std::string file = new_path();
   put(file, "mine");
-  EXPECT_THAT([&] { write(file, "one"); }, ThrowsMessage<c10::ValueError>(HasSubstr("no folder")));
+  EXPECT_THAT([&] { write(file, "one"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("not a folder")));
   EXPECT_EQ(contents(file), "mine");
   // A folder with the name of a file.
   const std::string folder = new_path();

@@ -570,7 +570,7 @@ TEST(WorldCalls, ACallInTheMidstOfARunIsRefusedAtOnce) {
     say(outcome([&] { return "loss " + std::to_string(pipe->step({x(0)}, {t(0)}, loss).loss); }));
   });
   for (int place = 0; place < kPlaces; ++place) {
-    for (int call = 0; call < 11; ++call) {
+    for (int call = 0; call < 12; ++call) {
       const std::vector<std::string> lines = ranks.lines();
       for (const std::string& line : lines) {
         EXPECT_THAT(line, ::testing::AnyOf(HasSubstr("its loss function, a hook or an observer"),
