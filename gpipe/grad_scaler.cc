@@ -83,6 +83,7 @@ void GradScaler::load(const GradScalerState& state) {
   TORCH_CHECK_VALUE(state.growth_steps >= 0, "the state of a GradScaler has ", state.growth_steps,
                     " growth_steps, which must be at least 0");
   state_ = {static_cast<float>(state.scale), state.growth_steps};
+  begin_anew();
 }
 
 }  // namespace gpipe

@@ -120,6 +120,18 @@ TEST(GradScaler, KeepsGradientsThatFloat16LosesOtherwise) {
   EXPECT_GT(gradient(65536), 0);
 }
 
+TEST(GradScaler, BacksOffWhereALossInFloat16CannotHoldTheFactor) {
+  GPipe pipe = pipeline();
+  pipe->to(torch::kHalf);
+  GradScaler scaler(pipe, GradScalerOptions().init_scale(1 << 20));
+  Steps steps;
+  pipe->step({torch::ones({4, 3}, torch::kHalf)}, {torch::ones({4, 2}, torch::kHalf)}, mean_square,
+             StepOptions().loss_scale(scaler.scale()));
+  EXPECT_FALSE(scaler.step(steps));
+  scaler.update();
+  EXPECT_EQ(scaler.scale(), 1 << 19);
+}
+
 TEST(GradScaler, GradientsAreDividedOnceBeforeTheyAreClipped) {
   GPipe pipe = pipeline();
   GradScaler scaler(pipe, GradScalerOptions().init_scale(4));

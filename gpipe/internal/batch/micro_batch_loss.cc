@@ -154,8 +154,14 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                  "over nothing: give StepOptions::weight (docs/guide/08-losses.md)");
   }
   if (backward_ && shares_[i] > 0) {
-    result.seed = at::full(result.loss.sizes(), shares_[i] * loss_scale_,
-                           result.loss.options().requires_grad(false));
+    double seed = shares_[i] * loss_scale_;
+    // at::full() refuses what a float16 cannot hold. As an infinity GradScaler finds it, and backs
+    // off.
+    constexpr double kMostOfHalf = 65504;
+    if (result.loss.scalar_type() == at::kHalf && seed > kMostOfHalf) {
+      seed = std::numeric_limits<double>::infinity();
+    }
+    result.seed = at::full(result.loss.sizes(), seed, result.loss.options().requires_grad(false));
   }
   return result;
 }
