@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
 
@@ -61,15 +62,26 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
       lists.parameters.push_back(parameter);
       lists.gradients.push_back(internal::in_layout_of(parameter, parameter.grad()));
       if (options.momentum() == 0) continue;
-      auto& own = internal::state_of<torch::optim::SGDParamState>(
-          *this, parameter, [&](auto& made) { made.momentum_buffer(at::empty_like(parameter)); });
-      own.momentum_buffer(internal::in_layout_of(parameter, own.momentum_buffer()));
-      lists.first.push_back(own.momentum_buffer());
+      at::Tensor momentum;
+      if (is_first) {
+        momentum = at::empty_like(parameter);  // the kernel writes it
+      } else {
+        auto& own =
+            static_cast<torch::optim::SGDParamState&>(*state().at(parameter.unsafeGetTensorImpl()));
+        own.momentum_buffer(internal::in_layout_of(parameter, own.momentum_buffer()));
+        momentum = own.momentum_buffer();
+      }
+      lists.first.push_back(momentum);
     }
     for (auto& [key, lists] : batches) {
       at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, options.weight_decay(),
                       options.momentum(), options.lr(), options.dampening(), options.nesterov(),
                       /*maximize=*/false, /*is_first_step=*/std::get<2>(key) == 0);
+      // Kept only behind the kernel: one that throws leaves no values in them.
+      for (size_t k = 0; k < lists.first.size(); ++k) {
+        internal::state_of<torch::optim::SGDParamState>(
+            *this, lists.parameters[k], [&](auto& made) { made.momentum_buffer(lists.first[k]); });
+      }
     }
   }
   return loss;
@@ -87,9 +99,8 @@ torch::Tensor FusedAdagrad::step(LossClosure closure) {
           internal::state_of<torch::optim::AdagradParamState>(*this, parameter, [&](auto& made) {
             made.sum(at::full_like(parameter, options.initial_accumulator_value()));
           });
-      own.step(own.step() + 1);
       own.sum(internal::in_layout_of(parameter, own.sum()));
-      internal::FusedLists& lists = internal::batch_of(batches, parameter, own.step());
+      internal::FusedLists& lists = internal::batch_of(batches, parameter, own.step() + 1);
       lists.parameters.push_back(parameter);
       lists.gradients.push_back(internal::in_layout_of(parameter, parameter.grad()));
       lists.first.push_back(own.sum());
@@ -99,6 +110,7 @@ torch::Tensor FusedAdagrad::step(LossClosure closure) {
       at::_fused_adagrad_(lists.parameters, lists.gradients, lists.first, steps, options.lr(),
                           options.lr_decay(), options.weight_decay(), options.eps(),
                           /*maximize=*/false);
+      internal::count_step<torch::optim::AdagradParamState>(*this, lists, std::get<2>(key));
     }
   }
   return loss;

@@ -58,6 +58,15 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   return static_cast<State&>(*state);
 }
 
+// Sets the number of steps of the parameters' states. To be called behind the kernel, so that a
+// step that throws does not count.
+template <typename State>
+void count_step(torch::optim::Optimizer& optimizer, const FusedLists& lists, int64_t steps) {
+  for (const at::Tensor& parameter : lists.parameters) {
+    static_cast<State&>(*optimizer.state().at(parameter.unsafeGetTensorImpl())).step(steps);
+  }
+}
+
 // The group's parameters that have a gradient and elements.
 TensorList updated_in(const torch::optim::OptimizerParamGroup& group);
 
@@ -87,11 +96,10 @@ void adam_step(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
       made.exp_avg(at::zeros_like(parameter));
       made.exp_avg_sq(at::zeros_like(parameter));
     });
-    state.step(state.step() + 1);
     // States that were loaded may lie otherwise.
     state.exp_avg(in_layout_of(parameter, state.exp_avg()));
     state.exp_avg_sq(in_layout_of(parameter, state.exp_avg_sq()));
-    FusedLists& lists = batch_of(batches, parameter, state.step());
+    FusedLists& lists = batch_of(batches, parameter, state.step() + 1);
     lists.parameters.push_back(parameter);
     lists.gradients.push_back(in_layout_of(parameter, parameter.grad()));
     lists.first.push_back(state.exp_avg());
@@ -108,6 +116,7 @@ void adam_step(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
     kernel(lists.parameters, lists.gradients, lists.first, lists.second, lists.third,
            steps_of(lists, std::get<2>(key)), numbers.lr, numbers.beta1, numbers.beta2,
            numbers.weight_decay, numbers.eps, numbers.amsgrad, /*maximize=*/false);
+    count_step<State>(optimizer, lists, std::get<2>(key));
   }
 }
 

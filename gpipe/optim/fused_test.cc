@@ -224,6 +224,28 @@ TEST(Fused, IsAZeroOptimizersOptimizer) {
   EXPECT_EQ(pipe->parameter_hash(), alone->parameter_hash());
 }
 
+// The kernel of the other parameter's type throws, before that of float32 runs.
+TEST(Fused, AStepThatThrowsLeavesNoStateThatTheNextOneTakes) {
+  for (const Pair& pair : pairs()) {
+    const at::Tensor parameter = torch::ones({64}).requires_grad_();
+    const at::Tensor other = torch::ones({2}, at::kChar);
+    const at::Tensor alone = torch::ones({64}).requires_grad_();
+    for (const at::Tensor& each : {parameter, other, alone}) {
+      each.mutable_grad() = torch::ones_like(each);
+    }
+    const auto optimizer = pair.fused({parameter, other});
+    EXPECT_ANY_THROW(optimizer->step()) << pair.name;
+    EXPECT_THAT(parameter.detach(), EqualsBitwise(torch::ones({64})));
+    other.mutable_grad() = at::Tensor();
+    const auto fresh = pair.fused({alone});
+    for (int64_t step = 0; step < 2; ++step) {
+      optimizer->step();
+      fresh->step();
+    }
+    EXPECT_THAT(parameter.detach(), EqualsBitwise(alone.detach())) << pair.name;
+  }
+}
+
 TEST(Fused, ReturnsTheLossOfItsClosure) {
   for (const Pair& pair : pairs()) {
     const at::Tensor parameter = torch::ones({2}).requires_grad_();
