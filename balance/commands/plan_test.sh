@@ -102,26 +102,23 @@ tr -s '\n ' ' ' <"$work/old.log" | grep -q "halves of split backwards were not m
 tr -s '\n ' ' ' <"$work/old.log" | grep -q "were 1.01 to 1.10 of real steps with split backwards" ||
   fail "it is not said how far predictions of split backwards were off"
 
-# One that was made under autocast is for a plan under it.
+# A profile is for plans of the training that it was made for.
+# only_with TEXT LINE FLAG...: the profile is refused with TEXT; with FLAG it is taken, and LINE is in the plan.
+only_with() {
+  local text=$1 line=$2
+  shift 2
+  "$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" >"$work/mixed.log" 2>&1 &&
+    fail "a profile of another training was taken, which is for $*"
+  tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "$text" || fail "it is not said what to do: $(cat "$work/mixed.log")"
+  "$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=1f1b --stages_per_device=1 "$@" \
+    >"$work/with.log" 2>&1 || fail "$(cat "$work/with.log")"
+  grep -q "$line" "$work/with.log" || fail "$(cat "$work/with.log")"
+}
 sed -i 's/"batch_rows"/"autocast": "bfloat16", "batch_rows"/' "$work/old.json"
-"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" >"$work/mixed.log" 2>&1 &&
-  fail "a profile under autocast was taken"
-tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "--autocast=bfloat16 in the command" ||
-  fail "it is not said what to do: $(cat "$work/mixed.log")"
-"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=1f1b --stages_per_device=1 \
-  --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "$(cat "$work/cast.log")"
-grep -q "^  autocast *bfloat16" "$work/cast.log" || fail "$(cat "$work/cast.log")"
-
-
-# So is one with deferred batch norms.
+only_with "--autocast=bfloat16 in the command" "^  autocast *bfloat16" --autocast=bfloat16
 sed -i 's/"autocast": "bfloat16"/"deferred_batch_norm": true/' "$work/old.json"
-"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" >"$work/mixed.log" 2>&1 &&
-  fail "a profile with deferred batch norms was taken"
-tr -s '\n ' ' ' <"$work/mixed.log" | grep -q -e "(--deferred_batch_norm in the command)" ||
-  fail "it is not said what to do: $(cat "$work/mixed.log")"
-"$program" "${tiny[@]}" --devices=2 --profile="$work/old.json" --schedules=1f1b --stages_per_device=1 \
-  --deferred_batch_norm --output="$work/deferred.txt" >"$work/deferred.log" 2>&1 || fail "$(cat "$work/deferred.log")"
-grep -q "^  batch norms *deferred" "$work/deferred.log" || fail "$(cat "$work/deferred.log")"
+only_with "(--deferred_batch_norm in the command)" "^  batch norms *deferred" --deferred_batch_norm \
+  --output="$work/deferred.txt"
 grep -q "^deferred_batch_norm true" "$work/deferred.txt" || fail "$(cat "$work/deferred.txt")"
 
 "$program" "${tiny[@]}" --devices=2 --measure=cpu --timeout=0.01 --chunks=2 --schedules=1f1b \

@@ -78,8 +78,7 @@ std::string ForeignTensors::text_of(const Foreign& foreign, const std::string& u
             "buffer of its own"
       : is_loss
           ? "Compute what needs it in the last layer: one that derives from gpipe::TiedLayer gets "
-            "a "
-            "copy of it here (docs/guide/03-sequential-model.md#tied-weights)"
+            "a copy of it here (docs/guide/03-sequential-model.md#tied-weights)"
           : "Let the layer that uses it derive from gpipe::TiedLayer (tied/tied_layer.h), by which "
             "it gets a copy here (docs/guide/03-sequential-model.md#tied-weights), or put both "
             "into one process (the balance, or Placement::processes)";
