@@ -48,10 +48,10 @@ index_of() {
   done
 }
 
-# check INDEX FILE ROWS TESTS_COLUMN NOTE_COLUMN KINDS KINDS_WITHOUT_TESTS
+# check INDEX ROWS TESTS_COLUMN NOTE_COLUMN KINDS KINDS_WITHOUT_TESTS FILE...: one table, in one page or in several.
 # Kinds are what a note may begin with, "a|b|c"; those of the second list excuse a row from naming a test.
 check() {
-  awk -v rows="$3" -v tests="$4" -v note="$5" -v kinds="^($6):" -v excuses="^($7):" '
+  awk -v rows="$2" -v tests="$3" -v note="$4" -v kinds="^($5):" -v excuses="^($6):" '
     function wrong(text) { print FILENAME ":" FNR ": " text; bad = 1 }
     NR == FNR { exists[$0]; next }
     /^\| *[0-9]+ *\|/ {
@@ -81,7 +81,7 @@ check() {
       if (seen != rows) wrong("the last row is " seen + 0 ", not " rows)
       for (kind in count) print "  " count[kind] " " kind
       exit bad
-    }' "$1" "$2"
+    }' "$1" "${@:7}"
 }
 
 # First that the check finds what it is to find.
@@ -127,8 +127,9 @@ done
 try() { # EXPECTED ROW...
   local expected="$1" output code
   shift
-  printf '%s\n' "$@" >"${scratch}/table.md"
-  output="$(check "${scratch}/index" "${scratch}/table.md" 2 3 4 'not yet|partly' 'not yet')"
+  printf '%s\n' "$1" >"${scratch}/table.md"
+  printf '%s\n' "${@:2}" >"${scratch}/more.md"
+  output="$(check "${scratch}/index" 2 3 4 'not yet|partly' 'not yet' "${scratch}/table.md" "${scratch}/more.md")"
   code=$?
   [[ ${output} == *"${expected}"* ]] || fail "expected '${expected}' of '$*', got: ${output}"
   # Only what is well begins with the counts.
@@ -151,16 +152,15 @@ try "row 2 follows row 2" '| 1 | a | — | not yet: x |' '| 2 | a | — | not ye
 try "not 4 columns" '| 1 | a | — |' '| 2 | b | — | not yet: x |'
 try "does not say what it is about" '| 1 | | — | not yet: x |' '| 2 | b | — | not yet: x |'
 
-tables=(docs/design/torchgpipe_parity.md docs/design/torchgpipe_faults.md)
-mapfile -t targets < <(grep -h '^| *[0-9]' "${tables[@]}" | grep -oE '//[a-z_/]+:[a-z_0-9]+_test' | sort -u)
+parity=(docs/design/torchgpipe_parity.md docs/design/torchgpipe_parity_parts.md)
+faults=docs/design/torchgpipe_faults.md
+mapfile -t targets < <(grep -h '^| *[0-9]' "${parity[@]}" "${faults}" | grep -oE '//[a-z_/]+:[a-z_0-9]+_test' | sort -u)
 index_of . "${targets[@]}" >"${scratch}/index"
 echo "$(wc -l <"${scratch}/index") tests in ${#targets[@]} targets"
 echo "Cases:"
-check "${scratch}/index" docs/design/torchgpipe_parity.md 167 3 4 \
-  'private|partly|py-only|GPU|not yet' 'py-only|not yet' || fail "torchgpipe_parity.md"
+check "${scratch}/index" 167 3 4 'private|partly|py-only|GPU|not yet' 'py-only|not yet' "${parity[@]}" || fail "torchgpipe_parity.md"
 echo "Faults:"
-check "${scratch}/index" docs/design/torchgpipe_faults.md 37 4 3 \
-  'partly|not yet|design|not done' 'not yet|design|not done' || fail "torchgpipe_faults.md"
+check "${scratch}/index" 37 4 3 'partly|not yet|design|not done' 'not yet|design|not done' "${faults}" || fail "torchgpipe_faults.md"
 
 [[ ${failures} -eq 0 ]] && echo "all good"
 exit $((failures > 0))
