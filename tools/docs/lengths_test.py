@@ -48,7 +48,7 @@ class Lengths(unittest.TestCase):
 
     def test_no_line_begins_with_what_would_be_a_list(self):
         lines = lengths.wrapped(["a" * 98 + " - b " + "c" * 98 + " 2. d"])
-        self.assertEqual(lines, ["a" * 98 + " -", "b", "c" * 98 + " 2.", "d"])
+        self.assertEqual(lines, ["a" * 98 + " -", "b " + "c" * 98 + " 2.", "d"])
 
 
 if __name__ == "__main__":
