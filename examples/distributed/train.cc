@@ -7,7 +7,7 @@
 //   bazel-bin/gpipe/distributed/launch --processes=4 -- bazel-bin/examples/distributed/train
 //   --replicas=2 --trace=/tmp/trace.json
 //
-// With torchrun, mpirun or srun it runs on several machines: docs/guide/24-processes.md.
+// With torchrun, mpirun or srun it runs on several machines: docs/guide/32-running-processes.md.
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>

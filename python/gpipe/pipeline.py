@@ -239,7 +239,7 @@ class GPipe(Pipelined):
     deferred_batch_norm: whether batch norms update their running statistics once per mini-batch.
     shared_inputs: the numbers of inputs that are the same for all micro-batches, and not cut.
     placement: the worker of each stage. Default: one each.
-    groups: into how many groups gradients are added up (docs/guide/24-processes.md). Default: none.
+    groups: into how many groups gradients are added up (docs/guide/31-replicas.md). Default: none.
     cpu_threads_per_stage: intra-op threads of each stage. Default: an equal share.
 
     Raises TypeError for a module that is not a Sequential or whose skips do not pair up, ValueError
