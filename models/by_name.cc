@@ -52,7 +52,7 @@ std::vector<int64_t> numbers_of(const std::string& name, const std::string& list
     if (!absl::SimpleAtoi(item, &number)) {
       const std::string closest = text::closest(std::string(item), sizes);
       TORCH_CHECK_VALUE(
-          false, "model '", name, "': '", std::string(item), "' is no whole number",
+          false, "model '", name, "': '", std::string(item), "' is not a whole number",
           closest.empty() ? "; there are " : "; did you mean " + closest + "? There are ",
           model_names());
     }

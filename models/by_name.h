@@ -41,7 +41,7 @@ const char* model_names();
 //   amoebanetd:L,D      L normal cells, D filters
 //   resnet:50, resnet:101, resnet:152
 //   resnet:3,4,23,3     the blocks of each group
-// Those of the tables of June 2019, with 10 classes:
+// The networks of the tables of June 2019, with 10 classes:
 //   old_amoebanetd:L,D  L normal cells in each of the three groups, D filters
 //   old_resnet:...      as resnet:...
 // Language models, with the published vocabulary and sequences as long as they are made for.
@@ -53,7 +53,7 @@ const char* model_names();
 //   llama:L,E,H,K,T     K heads of keys and values; the MLP is 8/3 E wide, to the next 256
 //   (Llama's)
 //   gpt2:L,E,H,T,V, llama:L,E,H,K,T,V   with a vocabulary of V words
-// Of a Hugging Face folder, which needs no more than its config.json:
+// A model of a Hugging Face folder, which needs no more than its config.json:
 //   hf:FOLDER           as transformer() makes it (models/hugging_face.h), of the type that the
 //                       config says, with rows of max_position_embeddings tokens; weights are drawn
 //   hf:FOLDER,T         with T tokens in a sequence
@@ -62,7 +62,7 @@ const char* model_names();
 // others. A language model takes none.
 //
 // Throws c10::ValueError for an unknown name, a folder whose config.json is refused, numbers that
-// are none or of a wrong count, a negative image size, one for a language model, and `tied` for any
+// are not whole numbers or too few or too many, a negative image size, one for a language model, and `tied` for any
 // other than gpt2 and llama.
 //
 // Example:

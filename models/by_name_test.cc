@@ -38,7 +38,7 @@ TEST(ModelByName, MakesTheNetworksOfThePublishedTables) {
 }
 
 TEST(ModelByName, NumbersAreInThePublishedOrder) {
-  // Of the first convolution.
+  // The shape of the first convolution's weight.
   const auto first = [](const std::string& name) {
     MetaScope scope;
     return model_by_name(name).make()->parameters().front().sizes().vec();
@@ -194,16 +194,16 @@ TEST(ModelByName, MistakesListTheForms) {
            {"unet", "has no numbers"},
            {"unet:5", "has 1 number, expected two"},
            {"unet:5,64,3", "has 3 numbers, expected two"},
-           {"unet:", "'' is no whole number"},
-           {"unet:5,x", "'x' is no whole number"},
+           {"unet:", "'' is not a whole number"},
+           {"unet:5,x", "'x' is not a whole number"},
            {"amoebanetd:18", "normal cells and filters"},
            {"old_amoebanetd:6", "normal cells of a group and filters"},
            {"oldresnet:101", "did you mean old_resnet?"},
            {"old_resnet:34", "resnet:152"},
            {"resnet:34", "resnet:152"},
-           {"resnet:", "is no whole number"},
-           {"gpt2:tiny", "'tiny' is no whole number"},
-           {"gpt2:smal", "'smal' is no whole number; did you mean small?"},
+           {"resnet:", "is not a whole number"},
+           {"gpt2:tiny", "'tiny' is not a whole number"},
+           {"gpt2:smal", "'smal' is not a whole number; did you mean small?"},
            {"gpt2:Medum", "did you mean medium?"},
            {"llama:13", "has 1 number, expected llama:7b"},
            {"llama:13bn", "did you mean 13b?"},

@@ -127,7 +127,7 @@ std::vector<WeightName> gated_mlp() {
           {"layers.#.mlp.down_proj", "block#_mlp.down"}};
 }
 
-// Of Qwen, whose blocks with experts may alternate with others.
+// The MLP of Qwen, whose blocks with experts may alternate with others.
 std::vector<WeightName> expert_mlp() {
   return {{"layers.#.mlp.experts.@.gate_proj", "block#_mlp.gate_up", WeightPart::kExpertGate},
           {"layers.#.mlp.experts.@.up_proj", "block#_mlp.gate_up", WeightPart::kExpertUp},
@@ -595,7 +595,7 @@ void stablelm(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options, rotary);
   fields.expect("qk_layernorm", {false});
   fields.expect("use_parallel_residual", {false});
-  // Of the MLP alone.
+  // The dropout of the MLP alone.
   fields.expect("hidden_dropout", {0});
 }
 

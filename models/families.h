@@ -18,7 +18,7 @@ enum class WeightPart : uint8_t {
   kQueries,  // rows of `qkv`
   kKeys,
   kValues,
-  // Of the matrices of all experts one expert's, "@" in the name standing for its number.
+  // One expert's part of the matrices of all; "@" in the name stands for the expert's number.
   kExpertGate,
   kExpertUp,
   kExpert,

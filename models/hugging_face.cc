@@ -303,7 +303,7 @@ void check_type(const Weights& weights, const std::string& name) {
   const std::string& type = weights.type(name);
   if (at::isFloatingType(safetensors::type_of(type))) return;
   throw std::runtime_error("'" + name + "' is of the type " + type +
-                           ", which is no floating-point type; save the model in one, such as "
+                           ", which is not a floating-point type; save the model in one, such as "
                            "float32 or bfloat16 (of a quantized model: the weights from before)");
 }
 
@@ -379,7 +379,7 @@ bool is_piece(const std::string& name) {
   return std::regex_match(name, kName);
 }
 
-// The pieces that the folder's index names, if there is one. What is no index names nothing.
+// The pieces that the folder's index names, if there is one. A file that is not an index names none.
 std::set<std::string> indexed_pieces(const fs::path& place) {
   std::set<std::string> pieces;
   std::ifstream file(place / kIndex, std::ios::binary);

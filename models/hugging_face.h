@@ -54,8 +54,8 @@ struct SaveHuggingFaceOptions {
   // files of a tokenizer, generation_config.json and other texts are copied. Default: "", none:
   // config.json says what the options say.
   TORCH_ARG(std::string, source);
-  // Of the weights in the files. Default: nothing, those of the source's tensors, or else of the
-  // parameters. A file's tensors of another type are all converted before it is written.
+  // The type of the weights in the files. Default: nothing, which means the types of the source's
+  // tensors, or else those of the parameters. A file's tensors of another type are all converted before it is written.
   TORCH_ARG(std::optional<c10::ScalarType>, type);
   // The weights are written in several files if they are more; a single larger tensor has a file of
   // its own.
@@ -68,8 +68,8 @@ struct SaveHuggingFaceOptions {
 // folder itself.
 //
 // Throws c10::ValueError for a module that is not of these options, parameters that are on meta,
-// not dense, of several types (unless `type` or a source says which) or of one that is no
-// floating-point type, options that config.json cannot say (config_from_options), and a
+// not dense, of several types (unless `type` or a source says which) or of one that is not
+// a floating-point type, options that config.json cannot say (config_from_options), and a
 // max_file_bytes below 1; std::runtime_error where a folder is in the place of a file, or the
 // source cannot be read. Nothing is changed then. Also std::runtime_error where the disk or the
 // rights refuse something.

@@ -113,7 +113,7 @@ struct Read {
 };
 
 Read read(const Json& json) {
-  if (!json.is_object()) refuse_config("it is no JSON object");
+  if (!json.is_object()) refuse_config("it is not a JSON object");
   ConfigFields fields = ConfigFields::reader(json);
   const Family& family = family_of_config(fields);
   refuse_quantized(fields);

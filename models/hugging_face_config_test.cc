@@ -128,8 +128,8 @@ void expect_refused(const std::string& text, const std::string& part) {
 }
 
 TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
-  expect_refused("", "no JSON object");
-  expect_refused("[1]", "no JSON object");
+  expect_refused("", "it is not a JSON object");
+  expect_refused("[1]", "it is not a JSON object");
   expect_refused("{}", "or 'stablelm', got ''");
   expect_refused(R"({"model_type": "deepseek_v2", "n_routed_experts": 64})",
                  "'deepseek_v2' is a mixture of experts (n_routed_experts)");
@@ -231,7 +231,7 @@ TEST(HuggingFaceConfig, GemmaWithTheDefaultScaleIsSaved) {
     const std::string written = config_from_options(options, c10::kFloat);
     EXPECT_EQ(nlohmann::json::parse(written)["query_pre_attn_scalar"], 24);
     EXPECT_DOUBLE_EQ(options_from_config(written).block().attention_scale(), std::pow(24, -0.5));
-    // One that is no root of a whole number's inverse is said, too.
+    // A scale that is not one over the root of a whole number is written, too.
     options.block().attention_scale(0.3);
     EXPECT_NEAR(
         options_from_config(config_from_options(options, c10::kFloat)).block().attention_scale(),

@@ -310,7 +310,7 @@ TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
     for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.clone());
     expect_refused([&] { load_hugging_face(folder, options, *model); },
                    "'" + name + "' is of the type " + text +
-                       ", which is no floating-point type; save the model in one");
+                       ", which is not a floating-point type; save the model in one");
     EXPECT_THAT(model->parameters(), EqualsBitwise(before));
   }
   for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {

@@ -411,7 +411,7 @@ TEST(KvCache, TokensThatWereNeverComputedAreNoticed) {
     for (int64_t row = 0; row < 2; ++row) cache.truncate(row, 0);
     const std::vector<at::Tensor> inputs = cache.inputs(ids);
     model->forward(inputs);
-    const at::Tensor again = model->forward(inputs);  // the same once more is no mistake
+    const at::Tensor again = model->forward(inputs);  // the same inputs once more are allowed
     EXPECT_LT(apart(again, expected), 5e-5);
   }
 }

@@ -48,7 +48,7 @@ class LayerCache {
   void check_complete(const at::Tensor& slots) const;
 
   // Keeps keys and values (N, kv_heads, T, D) of the tokens in these slots. The first call takes
-  // memory, on their device and of their type. Of padding zeros are kept. Throws c10::ValueError
+  // memory, on their device and of their type. For padding it keeps zeros. Throws c10::ValueError
   // for another type later.
   void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
   // What these rows have in the plan's places: (N, kv_heads, seen, D) both. Zero where nothing is.

@@ -120,8 +120,8 @@ struct Rotary {
   RotaryOptions options;
 };
 
-// Of an object, with what holds where it says nothing. `original`: what it says about that is
-// overruled; 0: it is not.
+// Reads an object; `theta`, `part` and `positions` hold where it says nothing. `original` overrules
+// what it says about the original length; 0 does not.
 Rotary read_rotary(const Json& json, const std::string& where, double theta, double part,
                    int64_t positions, const RotaryDefaults& defaults, int64_t original) {
   ConfigFields fields = ConfigFields::reader(json, absl::StrCat(where, "."));

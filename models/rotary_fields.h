@@ -28,7 +28,7 @@ struct RotaryDefaults {
 void rotary_fields(ConfigFields& fields, TransformerOptions& options,
                    const RotaryDefaults& defaults = {});
 
-// Those of Gemma 3: other angles for layers with a window (the second kind).
+// The fields of Gemma 3: other angles for layers with a window (the second kind).
 void two_rotary_fields(ConfigFields& fields, TransformerOptions& options);
 
 // A window for all layers, or null.

@@ -82,10 +82,10 @@ TORCH_MODULE(TokenEmbedding);
 // x + attention(norm(x)), or as the block's NormPlace says. `qkv` makes queries of all heads, then
 // keys, then values; with qkv_by_head all of the first head, then of the second.
 //
-// Of a parallel block: attention(norm(x)), and x goes to the MLP.
+// In a parallel block: attention(norm(x)), and x goes to the MLP.
 class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, public skip::Skippable {
  public:
-  // Of the first kind, or of the kind of this block.
+  // `block` says which of the options' kinds of layers it is.
   explicit AttentionLayerImpl(const TransformerOptions& options, int64_t block = 0);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
@@ -106,7 +106,7 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, publ
  private:
   // (N, heads, T, size) three times, normed, not rotated.
   std::vector<at::Tensor> queries_keys_values(const at::Tensor& input) const;
-  // Of tokens at these places of texts of these lengths.
+  // The rotation of tokens at these places of texts of these lengths.
   Rotation rotation_at(const at::Tensor& places, const at::Tensor& lengths,
                        const at::Tensor& heads) const;
   at::Tensor attend(at::Tensor queries, at::Tensor keys, const at::Tensor& values,
@@ -123,7 +123,7 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, publ
 TORCH_MODULE(AttentionLayer);
 
 // x + mlp(norm(x)), or as the block's NormPlace says: down(activation(up)), or, if it is gated,
-// down(activation(gate) * up). Of a parallel block: attention's result + x + mlp(norm(x)).
+// down(activation(gate) * up). In a parallel block: attention's result + x + mlp(norm(x)).
 class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl>, public skip::Skippable {
  public:
   explicit MlpLayerImpl(const TransformerOptions& options, int64_t block = 0);

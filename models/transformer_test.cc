@@ -177,7 +177,7 @@ TEST(TransformerTest, FusedAttentionGivesTheSameUpToRounding) {
       logits[fused].logsumexp(-1).mean().backward();
       gradients[fused] = model->parameters()[0].grad();
     }
-    // Of order one, in float32.
+    // The values are of order one, in float32.
     EXPECT_LT((logits[0] - logits[1]).abs().max().item<double>(), 2e-5);
     EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 2e-5);
   }
@@ -316,7 +316,7 @@ TEST(PackedTransformer, GivesWhatEachDocumentGivesAlone) {
       const at::Tensor logits = packed->forward(Tensors{ids, documents()});
       ASSERT_EQ(logits.sizes(), (at::IntArrayRef{2, 10, 23}));
       logits.logsumexp(-1).sum().backward();
-      // Of order one; Llama's norms and angles are computed in float32.
+      // The gradients are of order one; Llama's norms and angles are computed in float32.
       const double tolerance = kind == TransformerKind::kGPT2 ? 1e-12 : 1e-5;
       for (const auto& [row, first, length] : kDocuments) {
         const at::Tensor own =

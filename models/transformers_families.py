@@ -267,7 +267,7 @@ def compare(name, config, folder, dtype, inputs, largest):
         expect(difference <= bound, f"{name}: {what} {detail} {difference:.1e}, more than {bound}")
 
     for prefix, bound in BOUNDS.items():
-        # Anew: a type rounds what is no parameter, too.
+        # Loaded anew, because a type also rounds what is not a parameter.
         model = loaded(folder, dtype=torch.float32).to(getattr(torch, prefix)).eval()
         more = {"output_router_logits": True} if has_experts(model) and prefix == "float64" else {}
         outputs = model(inputs["ids"], **more)
@@ -382,7 +382,7 @@ def try_mutants_of(name, some, work, path, inputs, counts):
             model = make(folder)
             with torch.no_grad():
                 logits = model(inputs["ids"]).logits
-        except Exception:  # transformers cannot use it; what is done with it here is no wrong reading
+        except Exception:  # transformers cannot use it; so what is done with it here cannot be wrong
             counts["not used by transformers"] += 1
             (folder / "config.json").unlink()
             folder.rmdir()

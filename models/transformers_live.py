@@ -88,7 +88,7 @@ def compare(name, model, inputs, out):
 
 
 def expect_same_config(name, folder, out):
-    """Of what both files say, and of what transformers makes of them."""
+    """Compares what both files say, and what transformers makes of them."""
     theirs, ours = (json.loads((path / "config.json").read_text()) for path in (folder, out))
     expect(len(theirs.keys() & ours.keys()) > 12, f"{name}: {sorted(ours)}")
     for key in theirs.keys() & ours.keys() - {"dtype"}:
@@ -107,7 +107,7 @@ def exchange(name, seed, dtype, work):
             if parameter.dim() == 1:  # norms of one and biases of zero would hide mistakes
                 parameter.add_(torch.rand_like(parameter) - 0.5)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
-    # Anew: the type has also rounded what is no parameter.
+    # Loaded anew, because the type has also rounded what is not a parameter.
     model = read(folder)
     vocabulary = model.config.vocab_size
     inputs = {key: torch.randint(vocabulary, (ROWS, TOKENS)) for key in ("ids", "targets")}

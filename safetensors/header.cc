@@ -133,7 +133,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
     // The text behind the library's own prefix in brackets.
     const std::string text = error.what();
     const size_t colon = text.find(": ");
-    refuse("the header is no JSON at byte " + std::to_string(position) +
+    refuse("the header is not JSON at byte " + std::to_string(position) +
            (colon == std::string::npos ? "" : ": " + text::shown(text.substr(colon + 2, 200))));
   }
 
@@ -299,9 +299,9 @@ std::string to_text(const Header& header) {
   const auto quoted = [](const std::string& text) {
     try {
       return nlohmann::json(text).dump();
-    } catch (const nlohmann::json::type_error&) {  // the bytes themselves would be no UTF-8 either
+    } catch (const nlohmann::json::type_error&) {  // the bytes themselves would not be UTF-8 either
       throw std::invalid_argument("a name or text of " + std::to_string(text.size()) +
-                                  " bytes is no UTF-8: " + text::quoted(text) +
+                                  " bytes is not UTF-8: " + text::quoted(text) +
                                   "; safetensors has no other names");
     }
   };

@@ -43,7 +43,7 @@ struct Header {
 // within a small multiple of the text, whatever it says.
 //
 // Throws std::runtime_error with the reason for anything else, also for names that occur twice,
-// fields that the format does not have, and text that is no UTF-8.
+// fields that the format does not have, and text that is not UTF-8.
 Header parse_header(std::string_view text, int64_t data_bytes);
 
 // The text of a header, padded with spaces to a multiple of eight bytes. Throws

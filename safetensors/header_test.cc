@@ -62,14 +62,14 @@ std::string tensor(const std::string& fields) { return R"({"x":{)" + fields + "}
 
 TEST(Header, RefusesDamageWithTheReason) {
   const Damage all[] = {
-      {"", 0, "no JSON at byte"},
-      {"{", 0, "no JSON at byte"},
-      {"{}{}", 0, "no JSON at byte"},
-      {"{}x", 0, "no JSON at byte"},
+      {"", 0, "not JSON at byte"},
+      {"{", 0, "not JSON at byte"},
+      {"{}{}", 0, "not JSON at byte"},
+      {"{}x", 0, "not JSON at byte"},
       {std::string("{}\0", 3), 0, "a zero byte"},
       {"{\"\xff\":{}}", 0, "the header is not UTF-8: its byte 2 is \\xff,"},
       {"\xff", 0, "the header is not UTF-8: its byte 0 is \\xff,"},
-      {"{\"\x1b[31m", 0, "no JSON at byte"},
+      {"{\"\x1b[31m", 0, "not JSON at byte"},
       {R"({"a\u0000b\nc":{}})", 0, "tensor 'a\\x00b\\x0ac' has no dtype"},
       {R"({"\u001b[2J":{}})", 0, "tensor '\\x1b[2J' has no dtype"},
       {"[]", 0, "the header is a list, not an object"},

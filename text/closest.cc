@@ -6,7 +6,7 @@
 namespace gpipe::text {
 namespace {
 
-// Names are short. Of a longer text the rest is no typing mistake, and the time is its square.
+// Names are short. A longer text is not a mistyped name, and comparing takes its length squared.
 constexpr std::size_t kMostLetters = 80;
 
 bool separates(char c) { return c == '-' || c == '_' || c == ' '; }

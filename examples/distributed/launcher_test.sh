@@ -34,7 +34,7 @@ case "${launcher}" in
   mpirun) [[ -n "$(type -P mpirun)" ]] || skip mpirun "no mpirun on PATH (Debian: openmpi-bin)" ;;
   *) echo "no launcher ${launcher}"; exit 1 ;;
 esac
-# Of a run in which this test itself is.
+# Variables of a run to which this test itself belongs.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=1
 

@@ -19,7 +19,7 @@ options=("--text=${PWD}/$3" --length=48 --width=16 --heads=2 --blocks=2 --batch=
 source tools/testing/libtorch_python.sh
 [[ ${launcher} != torchrun ]] ||
   use_libtorch_python torchrun_restart "${program}" torchrun distributed/run.py torch.distributed.run
-# Of a run in which this test itself is.
+# Variables of a run to which this test itself belongs.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT
 export OMP_NUM_THREADS=1
 

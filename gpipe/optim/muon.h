@@ -41,14 +41,14 @@ struct MuonOptions final : public torch::optim::OptimizerOptions {
   TORCH_ARG(MuonKind, kind) = MuonKind::kMuon;
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.1;
-  // Of kMuon.
+  // Used by kMuon alone.
   TORCH_ARG(double, momentum) = 0.95;
   TORCH_ARG(bool, nesterov) = true;
   TORCH_ARG(Coefficients, ns_coefficients) = {3.4445, -4.7750, 2.0315};
   TORCH_ARG(int64_t, ns_steps) = 5;
   TORCH_ARG(double, ns_eps) = 1e-7;
   TORCH_ARG(MuonScale, adjust_lr) = MuonScale::kOriginal;
-  // Of kAdamW.
+  // Used by kAdamW alone.
   TORCH_ARG(Betas, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
 

@@ -27,7 +27,7 @@ struct Progress {
   // in all processes. The library only keeps this text: read_progress() returns it before anything
   // is made or changed.
   std::string settings = {};
-  // Of a run in float16: GradScaler::state(), the same in all processes; load() it to go on.
+  // For a run in float16: GradScaler::state(), the same in all processes; load() it to go on.
   std::optional<GradScalerState> grad_scaler = std::nullopt;
 };
 

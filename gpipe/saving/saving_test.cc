@@ -276,7 +276,7 @@ TEST(Checkpoint, ThatTheOptimizerCannotReadChangesNothing) {
   optimizer.at_load = [] { TORCH_CHECK(false, "not this one"); };
   EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("not this one")));
-  // Which is no fault of the file.
+  // Running out of memory is not the file's fault, so it keeps its type.
   optimizer.at_load = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "too large"); };
   EXPECT_THROW(load_checkpoint(pipe, optimizer, path), c10::OutOfMemoryError);
   EXPECT_TRUE(state_of(pipe, optimizer) == before) << "it was changed";

@@ -124,7 +124,7 @@ class Loader:
         self.loaded = set()
         self.workspaces = self._find_workspaces()
         self.main = self.workspaces[0]
-        # Of the workspace that is being loaded:
+        # What belongs to the workspace that is being loaded:
         self.workspace = self.main
         self.repositories = {}  # those that rules made -> their files
         self.makers = {}  # those that rules made -> the workspace whose extension or WORKSPACE has them made
@@ -241,7 +241,7 @@ class Loader:
     def _load(self, label, context, workspace, package):
         matched = re.fullmatch(r"(?:@@?([\w.+~-]*))?(?://([^:]*))?(?::(.+))?", label)
         if not matched or (matched[2] is None and not matched[3]):
-            raise ValueError(f"load(\"{label}\"): that is no label")
+            raise ValueError(f"load(\"{label}\"): that is not a label")
         repository, folder, file = matched.groups()
         if folder is None:
             folder = package
@@ -388,7 +388,7 @@ class Loader:
             workspace.overrides[name] = (workspace.folder / folder).resolve()
             workspace.visible.setdefault(name, False)
         extensions = sorted(set(re.findall(r'use_extension\(\s*"([^"]+)",\s*"(\w+)"', text)))
-        # Those of modules that are not in this tree are not known: use_extension then says so.
+        # Extensions of modules that are not in this tree are not known: use_extension then says so.
         prelude = "".join(
             f'load("{label}", extension_{i} = "{name}")\n' for i, (label, name) in enumerate(extensions)
         )

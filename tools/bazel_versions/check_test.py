@@ -200,7 +200,7 @@ TAGS = [
     ('own.libtorch(path = "/opt/torch")\n', "", 'own.libtorch(version = "{last}")\n'),
     ('own.libtorch(path = "/a")\nown.libtorch(path = "/b")\n', "several gpipe.libtorch(path = ...): /a, /b"),
     ('own.cuda(path = "cuda")\n', "it has no / at its beginning"),
-    # Of the two machines that check.py thinks of, one has it.
+    # One of the two machines that check.py thinks of has it.
     ('own.cuda(path = "/usr/local/cuda")\n', "it has no bin/nvcc"),
     ("own.cuda()\n", "lacks the attribute path"),
     ('own.libtorch(folder = "/opt/torch")\n', "no attribute folder"),

@@ -24,7 +24,7 @@ in_place() {
 tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
 bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
 # Sources without their .git, or another user's, of which git says why it does not look at them.
-reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is no clone (${reason%%$'\n'*})"
+reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is not a clone (${reason%%$'\n'*})"
 
 root="${GPIPE_CI_CACHE}/bare-root"
 kept="${GPIPE_CI_CACHE}/bare"

@@ -144,7 +144,7 @@ run_in() {
   local root cache="$2"
   root="$(realpath -m "$1")"
   shift 2
-  [[ -x ${root}/bin/bash ]] || die "${root} is no root: bare_root.sh make '${root}' '${cache}'"
+  [[ -x ${root}/bin/bash ]] || die "${root} is not a root: bare_root.sh make '${root}' '${cache}'"
   mkdir -p "${cache}/apt"
   one_at_a_time --shared "${root}"
   in_namespaces enter "${root}" "$(realpath "${cache}")" "$@"

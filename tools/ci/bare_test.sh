@@ -75,7 +75,7 @@ check "its parts have the names that they have in place" 0 "] README: tools/ci/b
 check "no root" 0 "${in_place} making one needs root" "] README: tools/ci/readme.sh" "] sanitizers: tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' -- NOT_POSSIBLE=1
 check "no packages" 0 "${in_place} no debootstrap, or no git" "in place: readme" -- NO_PACKAGES=1
-check "no clone" 0 "${in_place} this is no clone (fatal: not a git repository)" "in place: readme" "in place: sanitizers" \
+check "no clone" 0 "${in_place} this is not a clone (fatal: not a git repository)" "in place: readme" "in place: sanitizers" \
   -- NO_CLONE=1
 
 [[ ${failures} -eq 0 ]] && echo "all good"

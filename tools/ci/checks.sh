@@ -39,7 +39,7 @@ timed() {
   return "${code}"
 }
 
-# Bazel's cache of object files, which outlives the clone. Of a file's dates Debian's Bazel renews none when it uses one;
+# Bazel's cache of object files, which outlives the clone. Debian's Bazel renews none of a file's dates when it uses the file;
 # the system notes at least once a day that it was read. CI has one of its own: that of a person may hold what only a
 # toolkit's headers let compile.
 flags=(--config=ci)

@@ -21,7 +21,7 @@ import xml.etree.ElementTree
 
 
 def cases_of(path):
-    """Returns (passed, [failed names], skipped) of a test.xml, or None if it is no report."""
+    """Returns (passed, [failed names], skipped) of a test.xml, or None if it is not a report."""
     try:
         root = xml.etree.ElementTree.parse(path).getroot()
     except (OSError, xml.etree.ElementTree.ParseError):

@@ -44,7 +44,7 @@ def base():
     if chosen:
         found = commit(chosen)
         if not found:
-            sys.exit("tidy: GPIPE_TIDY_BASE={} is no commit of this clone".format(chosen))
+            sys.exit("tidy: GPIPE_TIDY_BASE={} is not a commit of this clone".format(chosen))
         return found, "GPIPE_TIDY_BASE"
     for remote in (git("remote") or "").split():
         for branch in ("HEAD", "main", "master"):

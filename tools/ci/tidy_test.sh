@@ -97,7 +97,7 @@ try 1 "no file that Bazel compiles" -- p/unknown.cc
 try 1 "b.cc (FOUND)" -- p/b.cc
 
 GPIPE_TIDY_BASE=HEAD~3 try 1 "b.cc (FOUND)" "own.cc (good)" "GPIPE_TIDY_BASE" --
-GPIPE_TIDY_BASE=nonsense try 1 "nonsense is no commit" --
+GPIPE_TIDY_BASE=nonsense try 1 "nonsense is not a commit" --
 
 # A branch: all of it since the remote's default branch, which may have gone on.
 git clone -q . ../branch

@@ -147,7 +147,7 @@ def check(chapters, programs, root=None):
             same = [(program, name) for program, name, code in known if code == block]
             shown.update(same)
             if not same:
-                problems.append(f"{chapter}:{line}: this block is no region of a program:\n{difference(block, known)}")
+                problems.append(f"{chapter}:{line}: this block is not a region of a program:\n{difference(block, known)}")
     problems += [f"{program}: no chapter shows [{name}]" for program, name, _ in known if (program, name) not in shown]
     if not count:
         problems.append(f"{chapters}: no chapter has a block of C++")

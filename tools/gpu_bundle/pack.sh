@@ -64,7 +64,7 @@ for argument in "${arguments[@]:1}"; do
     echo "error: two programs are called ${name}" >&2
     exit 1
   fi
-  # Of spin_kernel_stub.cc: tests of order would fail one by one.
+  # The text of spin_kernel_stub.cc: without kernels, tests of order would fail one by one.
   if grep -qF 'without a CUDA Toolkit, so it has no kernels' "${program}"; then without_kernels=$((without_kernels + 1)); fi
   install -D -m 755 "${program}" "${root}/${name}"
   strip --strip-unneeded "${root}/${name}"

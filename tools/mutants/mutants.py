@@ -452,7 +452,7 @@ def find_mutants(file, text):
             match.group(2), match.group(3), match.group(3),
             verbatim(" ".join(text[match.start(4) : match.end(4)].split())))  # adds no line
         for key in [key for key in found if begin <= key[0] and key[1] <= end]:
-            del found[key]  # what it is given is no use without it
+            del found[key]  # what it is given is of no use without it
         add("scope left out", begin, end, declared + " /* ", " */", "", (begin, end))
         source.excluded[begin:end] = b"\1" * (end - begin)
 
