@@ -62,8 +62,8 @@ const char* model_names();
 // others. A language model takes none.
 //
 // Throws c10::ValueError for an unknown name, a folder whose config.json is refused, numbers that
-// are not whole numbers or too few or too many, a negative image size, one for a language model, and `tied` for any
-// other than gpt2 and llama.
+// are not whole numbers or too few or too many, a negative image size, one for a language model,
+// and `tied` for any other than gpt2 and llama.
 //
 // Example:
 //   NamedModel named = model_by_name("unet:5,64");

@@ -115,8 +115,8 @@ TEST(HeadCrossEntropy, LargeLogitsDoNotOverflow) {
   expect_near(have, at_once(test_case), 1e-6);
 }
 
-// The gradient of a class that is not a target, about 1 / (words * tokens), is 0 in float16 unless the
-// loss is scaled: the scale must come before the rounding.
+// The gradient of a class that is not a target, about 1 / (words * tokens), is 0 in float16 unless
+// the loss is scaled: the scale must come before the rounding.
 TEST(HeadCrossEntropy, AScaledLossKeepsSmallGradientsInFloat16) {
   const int64_t tokens = 64, words = 4000;
   const at::Tensor vectors = at::full({tokens, 4}, 0.25, at::kHalf).requires_grad_();

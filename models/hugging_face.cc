@@ -379,7 +379,8 @@ bool is_piece(const std::string& name) {
   return std::regex_match(name, kName);
 }
 
-// The pieces that the folder's index names, if there is one. A file that is not an index names none.
+// The pieces that the folder's index names, if there is one. A file that is not an index names
+// none.
 std::set<std::string> indexed_pieces(const fs::path& place) {
   std::set<std::string> pieces;
   std::ifstream file(place / kIndex, std::ios::binary);

@@ -55,7 +55,8 @@ struct SaveHuggingFaceOptions {
   // config.json says what the options say.
   TORCH_ARG(std::string, source);
   // The type of the weights in the files. Default: nothing, which means the types of the source's
-  // tensors, or else those of the parameters. A file's tensors of another type are all converted before it is written.
+  // tensors, or else those of the parameters. A file's tensors of another type are all converted
+  // before it is written.
   TORCH_ARG(std::optional<c10::ScalarType>, type);
   // The weights are written in several files if they are more; a single larger tensor has a file of
   // its own.

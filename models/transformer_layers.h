@@ -85,7 +85,7 @@ TORCH_MODULE(TokenEmbedding);
 // In a parallel block: attention(norm(x)), and x goes to the MLP.
 class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, public skip::Skippable {
  public:
-  // `block` says which of the options' kinds of layers it is.
+  // `block` is its number, which decides its kind (BlockOptions::kind_of).
   explicit AttentionLayerImpl(const TransformerOptions& options, int64_t block = 0);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;

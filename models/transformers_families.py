@@ -382,7 +382,7 @@ def try_mutants_of(name, some, work, path, inputs, counts):
             model = make(folder)
             with torch.no_grad():
                 logits = model(inputs["ids"]).logits
-        except Exception:  # transformers cannot use it; so what is done with it here cannot be wrong
+        except Exception:  # transformers cannot use it, so whatever is done with it here is right
             counts["not used by transformers"] += 1
             (folder / "config.json").unlink()
             folder.rmdir()

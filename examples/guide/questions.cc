@@ -340,7 +340,8 @@ const guide::Chapter kNan("22", [] {
   const torch::Tensor input = torch::randn({8, 8});
   const torch::Tensor target = torch::zeros({8, 1});
   const auto loss_fn = nn::MSELoss();
-  guide::expect(std::isnan(pipe->step({input}, {target}, loss_fn).loss), "a NaN loss does not throw");
+  guide::expect(std::isnan(pipe->step({input}, {target}, loss_fn).loss),
+                "a NaN loss does not throw");
   pipe->zero_grad();
   const std::string message = guide::message_of([&] {
     // [check_finite]

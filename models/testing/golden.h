@@ -56,8 +56,9 @@ struct GradientRecord {
   double total_sum = 0, total_abs_sum = 0;
   std::vector<double> first_parameter, last_parameter;  // their first elements
   double first_max_abs = 0, last_max_abs = 0;           // 0 in a golden record
-  // The sum of each parameter's |gradient|; empty: not recorded. Golden ones of 0 are zero by mathematics (the bias of a
-  // batch norm that only another batch norm reads), so that what is computed is rounding noise.
+  // The sum of each parameter's |gradient|; empty: not recorded. Golden ones of 0 are zero by
+  // mathematics (the bias of a batch norm that only another batch norm reads), so that what is
+  // computed is rounding noise.
   std::vector<double> abs_sums;
 };
 GradientRecord record_gradients(const torch::nn::Module& module);
