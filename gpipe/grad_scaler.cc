@@ -8,7 +8,12 @@
 namespace gpipe {
 namespace {
 
-bool is_positive(double value) { return value > 0 && std::isfinite(value); }
+// Whether gradients can be multiplied and divided by it, as a float32.
+bool is_factor(double value) {
+  const auto factor = static_cast<float>(value);
+  return factor > 0 && std::isfinite(factor) && std::isfinite(1 / factor);
+}
+constexpr const char* kFactors = "positive and finite, also as a float32 and 1 divided by it";
 
 }  // namespace
 
@@ -16,10 +21,8 @@ GradScaler::GradScaler(GPipe pipe, GradScalerOptions options)
     : pipe_(std::move(pipe)), options_(options) {
   TORCH_CHECK_VALUE(!pipe_.is_empty(),
                     "GradScaler was given an empty GPipe; give one with a model");
-  TORCH_CHECK_VALUE(
-      is_positive(static_cast<float>(options.init_scale())),
-      "GradScalerOptions::init_scale must be positive and finite, also as a float32, got ",
-      options.init_scale());
+  TORCH_CHECK_VALUE(is_factor(options.init_scale()), "GradScalerOptions::init_scale must be ",
+                    kFactors, ", got ", options.init_scale());
   TORCH_CHECK_VALUE(options.growth_factor() > 1 && std::isfinite(options.growth_factor()),
                     "GradScalerOptions::growth_factor must be finite and above 1, got ",
                     options.growth_factor());
@@ -42,15 +45,17 @@ bool GradScaler::unscale_() {
 }
 
 bool GradScaler::begin_step() {
+  if (!options_.enabled()) return true;
   TORCH_CHECK_VALUE(!has_stepped_,
                     "GradScaler::step was called a second time before update(): call update() "
                     "after each step()");
-  if (options_.enabled() && gradients_ == Gradients::kScaled) (void)unscale_();
+  if (gradients_ == Gradients::kScaled) (void)unscale_();
   has_stepped_ = true;
   return gradients_ != Gradients::kNotFinite;
 }
 
 void GradScaler::update() {
+  if (!options_.enabled()) return;
   TORCH_CHECK_VALUE(has_stepped_ || gradients_ != Gradients::kScaled,
                     "GradScaler::update was called without a step() or unscale_() before it, so "
                     "that nothing is known of the gradients");
@@ -58,12 +63,11 @@ void GradScaler::update() {
   if (gradients_ == Gradients::kNotFinite) {
     const auto less = static_cast<float>(state_.scale * options_.backoff_factor());
     begin_anew();
-    TORCH_CHECK_VALUE(less > 0 && std::isfinite(1 / less), "the factor of the loss has fallen to ",
-                      state_.scale,
+    TORCH_CHECK_VALUE(is_factor(less), "the factor of the loss has fallen to ", state_.scale,
                       ", and the gradients are still not finite; StepOptions::check_finite(true) "
                       "names the layer that gives the first value that is not finite");
     state_ = {less, 0};
-  } else if (options_.enabled() && ++state_.growth_steps == options_.growth_interval()) {
+  } else if (++state_.growth_steps == options_.growth_interval()) {
     const auto grown = static_cast<float>(state_.scale * options_.growth_factor());
     if (std::isfinite(grown)) state_.scale = grown;
     state_.growth_steps = 0;
@@ -77,9 +81,8 @@ void GradScaler::begin_anew() {
 }
 
 void GradScaler::load(const GradScalerState& state) {
-  TORCH_CHECK_VALUE(is_positive(static_cast<float>(state.scale)),
-                    "the state of a GradScaler has the scale ", state.scale,
-                    ", which must be positive and finite");
+  TORCH_CHECK_VALUE(is_factor(state.scale), "the state of a GradScaler has the scale ", state.scale,
+                    ", which must be ", kFactors);
   TORCH_CHECK_VALUE(state.growth_steps >= 0, "the state of a GradScaler has ", state.growth_steps,
                     " growth_steps, which must be at least 0");
   state_ = {static_cast<float>(state.scale), state.growth_steps};

@@ -12,7 +12,7 @@ namespace gpipe {
 
 // The names and defaults are those of torch.amp.GradScaler.
 struct GradScalerOptions {
-  // The first factor; positive and finite.
+  // The first factor; positive and finite, and so is 1 divided by it, both as a float32.
   TORCH_ARG(double, init_scale) = 65536;
   // What the factor is multiplied by after `growth_interval` steps without an infinity; above 1.
   TORCH_ARG(double, growth_factor) = 2;
@@ -20,7 +20,8 @@ struct GradScalerOptions {
   TORCH_ARG(double, backoff_factor) = 0.5;
   // At least 1.
   TORCH_ARG(int64_t, growth_interval) = 2000;
-  // Whether it does anything: if not, the factor is 1 and every step is made.
+  // Whether it does anything: if not, the factor is 1, every step is made, and no order of calls is
+  // an error.
   TORCH_ARG(bool, enabled) = true;
 };
 
@@ -79,8 +80,8 @@ class GradScaler {
   // float32 divides by it: then the gradients are not finite whatever it is.
   void update();
 
-  // To save and to go on from. load() throws c10::ValueError for a scale that is not positive and
-  // finite, and for negative growth_steps.
+  // To save and to go on from. load() throws c10::ValueError for a scale that could not be an
+  // init_scale, and for negative growth_steps.
   const GradScalerState& state() const { return state_; }
   void load(const GradScalerState& state);
 

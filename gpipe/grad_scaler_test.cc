@@ -190,6 +190,14 @@ TEST(GradScaler, DoesNothingWhereItIsNotEnabled) {
   scaler.update();
   EXPECT_EQ(scaler.scale(), 1);
   EXPECT_EQ(steps.made, 1);
+  // As torch.amp.GradScaler: the order of calls is nobody's concern.
+  EXPECT_TRUE(scaler.unscale_());
+  EXPECT_TRUE(scaler.step(steps));
+  EXPECT_TRUE(scaler.step(steps));
+  scaler.update();
+  scaler.update();
+  EXPECT_EQ(steps.made, 3);
+  EXPECT_EQ(scaler.state().growth_steps, 0);
 }
 
 TEST(GradScaler, GoesOnFromItsState) {
@@ -221,6 +229,9 @@ TEST(GradScaler, RefusesOptionsThatAreOutOfBounds) {
                             StepOptions().loss_scale(wrong)),
                  c10::ValueError);
   }
+  // No float32 divides gradients by it.
+  EXPECT_THROW(GradScaler(pipe, GradScalerOptions().init_scale(1e-40)), c10::ValueError);
+  EXPECT_THROW(GradScaler(pipe).load({1e-40, 0}), c10::ValueError);
   EXPECT_THROW(GradScaler(pipe, GradScalerOptions().growth_factor(1)), c10::ValueError);
   EXPECT_THROW(GradScaler(pipe, GradScalerOptions().backoff_factor(1)), c10::ValueError);
   EXPECT_THROW(GradScaler(pipe, GradScalerOptions().backoff_factor(0)), c10::ValueError);

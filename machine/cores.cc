@@ -1,6 +1,7 @@
 #include "machine/cores.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,6 +57,13 @@ bool has_cpu(const std::string& controllers) {
   return false;
 }
 
+// The folder's device and number there, which all mounts and namespaces give it alike.
+std::string file_number(const std::string& folder) {
+  struct stat status {};
+  if (stat(folder.c_str(), &status) != 0) return folder;
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+}
+
 // Those that give cores.
 std::vector<Group> groups_in(const std::string& file) {
   std::vector<Group> groups;
@@ -94,11 +102,8 @@ std::vector<int> usable_core_numbers() {
 
 // A container sees its own group as the root, or the host's path to it, which its mount does not
 // have: so each part of the path is tried, up to the root.
-std::optional<double> core_quota(const std::string& file, const std::string& folder) {
-  std::optional<double> least;
-  const auto take = [&](std::optional<double> quota) {
-    if (quota && (!least || *quota < *least)) least = quota;
-  };
+std::vector<Quota> core_quotas(const std::string& file, const std::string& folder) {
+  std::vector<Quota> quotas;
   for (const Group& group : groups_in(file)) {
     const auto& [controllers, own_path] = group;
     const bool is_v2 = controllers.empty();
@@ -108,19 +113,22 @@ std::optional<double> core_quota(const std::string& file, const std::string& fol
     if (!is_v2 && !std::filesystem::exists(mount)) mount = folder + "/cpu";
     for (std::string path = own_path;; path.resize(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();
-      take(is_v2 ? quota_v2(mount + path) : quota_v1(mount + path));
+      const std::string place = mount + path;
+      if (const auto cores = is_v2 ? quota_v2(place) : quota_v1(place)) {
+        quotas.push_back({file_number(place), *cores});
+      }
       if (path.find('/') == std::string::npos) break;
     }
   }
-  return least;
+  return quotas;
 }
 
-std::string quota_group(const std::string& file, const std::string& name_space) {
-  std::string text;
-  for (const Group& group : groups_in(file)) text += group.controllers + ":" + group.path + "\n";
-  char target[64] = "";
-  if (readlink(name_space.c_str(), target, sizeof target - 1) > 0) text += target;
-  return text;
+std::optional<double> core_quota(const std::string& file, const std::string& folder) {
+  const std::vector<Quota> quotas = core_quotas(file, folder);
+  const auto least =
+      std::min_element(quotas.begin(), quotas.end(),
+                       [](const Quota& a, const Quota& b) { return a.cores < b.cores; });
+  return least == quotas.end() ? std::nullopt : std::optional<double>(least->cores);
 }
 
 int64_t within_quota(int64_t cores, std::optional<double> quota) {
@@ -138,6 +146,6 @@ int64_t usable_cores() {
   return within_quota(cores, core_quota());
 }
 
-int64_t machine_cores() { return within_quota(sysconf(_SC_NPROCESSORS_ONLN), core_quota()); }
+int64_t machine_cores() { return std::max<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1); }
 
 }  // namespace gpipe::machine

@@ -13,17 +13,22 @@ namespace gpipe::machine {
 // ascending. Throws std::runtime_error where the system does not say.
 std::vector<int> usable_core_numbers();
 
-// How many cores of time a container gives this process: the least of what its control group and
-// those above it allow (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us` by `cpu.cfs_period_us`), as with
-// `docker run --cpus=1.5`. No value: as many as there are. `file` and `folder` are for tests.
+// A limit of time that a control group sets to its processes and those of the groups below it.
+struct Quota {
+  // Names the group: equal in two processes of one machine if both are under its limit, also where
+  // their containers have other paths to it.
+  std::string group;
+  double cores = 0;  // of time
+};
+
+// The limits of this process's control group and those above it (cgroup v2 `cpu.max`, v1
+// `cpu.cfs_quota_us` by `cpu.cfs_period_us`), as with `docker run --cpus=1.5`. Empty: as many cores
+// as there are. `file` and `folder` are for tests.
+std::vector<Quota> core_quotas(const std::string& file = "/proc/self/cgroup",
+                               const std::string& folder = "/sys/fs/cgroup");
+// The least of them, if there is one.
 std::optional<double> core_quota(const std::string& file = "/proc/self/cgroup",
                                  const std::string& folder = "/sys/fs/cgroup");
-
-// Names the control group that core_quota() reads: equal in two processes of one machine if they
-// share their time. Processes of several containers each see theirs as the root, and differ in its
-// namespace.
-std::string quota_group(const std::string& file = "/proc/self/cgroup",
-                        const std::string& name_space = "/proc/self/ns/cgroup");
 
 // `cores`, or as many as a quota has whole ones, at least one. A thread more than the quota stands
 // still for a part of each period, and the threads that share an operator with it wait.
@@ -33,7 +38,7 @@ int64_t within_quota(int64_t cores, std::optional<double> quota);
 // std::thread::hardware_concurrency() counts.
 int64_t usable_cores();
 
-// The cores of the machine, whatever the affinity of this process, within the quota.
+// The cores of the machine, whatever the affinity and the quotas of this process.
 int64_t machine_cores();
 
 }  // namespace gpipe::machine

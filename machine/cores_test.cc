@@ -90,22 +90,30 @@ TEST(CoreQuota, OnlyMakesFewer) {
   EXPECT_EQ(within_quota(0, std::nullopt), 1);
 }
 
-TEST(QuotaGroup, IsThatOfProcessesThatShareTheirTime) {
-  const std::string file = ::testing::TempDir() + "/groups";
-  const auto group_of = [&](const std::string& lines, const std::string& name_space) {
-    std::ofstream(file) << lines;
-    const std::string link = ::testing::TempDir() + "/namespace";
-    unlink(link.c_str());
-    EXPECT_EQ(symlink(name_space.c_str(), link.c_str()), 0);
-    return quota_group(file, link);
+TEST(CoreQuota, AGroupIsTheSameForAllBelowItWhateverItsPath) {
+  const std::string folder = ::testing::TempDir() + "/cgroup_names";
+  for (const char* name : {"", "/pod", "/pod/a", "/pod/b"}) mkdir((folder + name).c_str(), 0777);
+  for (const char* name : {"/pod", "/pod/a", "/pod/b"}) {
+    std::ofstream(folder + name + "/cpu.max") << "200000 100000\n";
+  }
+  // `mount`: what the process sees as the root.
+  const auto groups = [&](const std::string& line, const std::string& mount) {
+    const std::string file = folder + "/self";
+    std::ofstream(file) << line;
+    std::vector<std::string> names;
+    for (const Quota& quota : core_quotas(file, folder + mount)) names.push_back(quota.group);
+    return names;
   };
-  const std::string here = "cgroup:[1]";
-  EXPECT_EQ(group_of("0::/a\n", here), group_of("0::/a\n", here));
-  EXPECT_NE(group_of("0::/a\n", here), group_of("0::/b\n", here));
-  EXPECT_NE(group_of("0::/\n", here), group_of("0::/\n", "cgroup:[2]"));  // two containers
-  EXPECT_NE(group_of("3:cpu,cpuacct:/a\n", here), group_of("3:cpu,cpuacct:/b\n", here));
-  EXPECT_EQ(group_of("5:memory:/a\n3:cpu:/c\n", here), group_of("5:memory:/b\n3:cpu:/c\n", here));
-  EXPECT_EQ(quota_group(), quota_group());
+  const auto a = groups("0::/pod/a\n", "");
+  const auto b = groups("0::/pod/b\n", "");
+  ASSERT_EQ(a.size(), 2U);
+  ASSERT_EQ(b.size(), 2U);
+  EXPECT_NE(a[0], b[0]);
+  EXPECT_EQ(a[1], b[1]);
+  // A container sees its own group as the root.
+  EXPECT_EQ(groups("0::/\n", "/pod/a"), std::vector<std::string>{a[0]});
+  EXPECT_EQ(groups("0::/a\n", "/pod"), a);
+  EXPECT_EQ(groups("0::/\n", ""), std::vector<std::string>{});
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text/shown.h"
+
 namespace gpipe::internal {
 namespace {
 
@@ -81,7 +83,7 @@ bool is_checkpoint_file(const std::string& name) {
 }
 
 void throw_damaged(const std::string& path, const std::string& reason) {
-  throw std::runtime_error("'" + path + "': " + reason);
+  throw std::runtime_error(text::in_quotes(path) + ": " + reason);
 }
 
 std::string fingerprint_of_file(const std::string& path) {
@@ -113,7 +115,7 @@ const std::string& metadata_of(const safetensors::File& file, const std::string&
   const auto& all = file.header().metadata;
   const auto found = all.find(key);
   if (found == all.end()) {
-    throw_damaged(file.path(), "it has no '" + key + "' in its metadata");
+    throw_damaged(file.path(), "it has no " + text::in_quotes(key) + " in its metadata");
   }
   return found->second;
 }
@@ -121,7 +123,8 @@ const std::string& metadata_of(const safetensors::File& file, const std::string&
 void Shards::add(std::unique_ptr<safetensors::File> file) {
   for (const auto& [name, entry] : file->header().tensors) {
     if (!tensors_.emplace(name, entry).second) {
-      throw_damaged(file->path(), "it has '" + name + "', which another file has, too");
+      throw_damaged(file->path(),
+                    "it has " + text::in_quotes(name) + ", which another file has, too");
     }
     file_of_.emplace(name, file.get());
   }
@@ -131,8 +134,8 @@ void Shards::add(std::unique_ptr<safetensors::File> file) {
 void check_progress(const safetensors::File& progress) {
   const std::string& format = metadata_of(progress, "format");
   if (format != format_name()) {
-    throw_damaged(progress.path(),
-                  "it is '" + format + "', this program reads '" + format_name() + "'");
+    throw_damaged(progress.path(), "it is " + text::quoted(format) + ", this program reads " +
+                                       text::in_quotes(format_name()));
   }
   const bool whole = progress.header().tensors.count("generator") == 1;
   const std::string found =

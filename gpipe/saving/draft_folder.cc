@@ -17,13 +17,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text/shown.h"
+
 namespace gpipe::internal {
 namespace {
 
 constexpr const char* kDraft = ".draft-";
 
 [[noreturn]] void fail(const std::string& path, const char* advice = "") {
-  throw std::runtime_error("'" + path + "': " + std::strerror(errno) + advice);
+  throw std::runtime_error(text::in_quotes(path) + ": " + std::strerror(errno) + advice);
 }
 
 std::string parent_of(const std::string& path) {
@@ -127,7 +129,7 @@ bool has_folder(const std::string& place,
   TORCH_CHECK_VALUE(!place.empty(), "the path of the folder is empty");
   const size_t name = place.size() - (place.rfind('/') + 1);  // npos + 1 is 0
   constexpr size_t kLongest = NAME_MAX - 27;                  // ".draft-" and a number
-  TORCH_CHECK_VALUE(name <= kLongest, "'", place, "': the folder's name has ", name,
+  TORCH_CHECK_VALUE(name <= kLongest, text::in_quotes(place), ": the folder's name has ", name,
                     " bytes, and may have ", kLongest,
                     ", because a draft with a longer name is written first");
   struct stat status {
@@ -137,21 +139,22 @@ bool has_folder(const std::string& place,
     if (!exists(parent_of(place))) fail(parent_of(place), "; make this folder first");
     return false;
   }
-  TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), "'", place,
-                    "' exists and is not a folder; give another path");
+  TORCH_CHECK_VALUE(S_ISDIR(status.st_mode), text::in_quotes(place),
+                    " exists and is not a folder; give another path");
   if (stat(parent_of(place).c_str(), &parent) != 0) fail(parent_of(place));
-  TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, "'", place,
-                    "' is a mount point, which cannot be replaced; give the path of a folder in "
+  TORCH_CHECK_VALUE(status.st_dev == parent.st_dev, text::in_quotes(place),
+                    " is a mount point, which cannot be replaced; give the path of a folder in "
                     "it");
   const bool is_current = stat(".", &current) == 0 && status.st_dev == current.st_dev &&
                           status.st_ino == current.st_ino;
-  TORCH_CHECK_VALUE(!is_current, "'", place,
-                    "' is the current folder, which cannot be replaced; give the path of a folder "
+  TORCH_CHECK_VALUE(!is_current, text::in_quotes(place),
+                    " is the current folder, which cannot be replaced; give the path of a folder "
                     "in it");
   for (const std::string& name : names_in(place)) {
     const bool file = lstat((place + "/" + name).c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode);
-    TORCH_CHECK_VALUE(file && is_known(name), "'", place, "' is a folder with '", name,
-                      "', which no checkpoint has; give the path of another folder");
+    TORCH_CHECK_VALUE(file && is_known(name), text::in_quotes(place), " is a folder with ",
+                      text::in_quotes(name),
+                      ", which no checkpoint has; give the path of another folder");
   }
   return true;
 }

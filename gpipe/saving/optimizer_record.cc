@@ -17,6 +17,7 @@
 
 #include "gpipe/optim/saved_as.h"
 #include "safetensors/safetensors.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 namespace {
@@ -121,7 +122,7 @@ void check_same(const std::multiset<std::string>& file, const std::multiset<std:
                 const std::string& what) {
   for (const auto* names : {&file, &optimizer}) {
     for (const std::string& name : *names) {
-      TORCH_CHECK_VALUE(file.count(name) == optimizer.count(name), "'", name, "' is ",
+      TORCH_CHECK_VALUE(file.count(name) == optimizer.count(name), text::in_quotes(name), " is ",
                         file.count(name), " times in ", what, " of the checkpoint, and ",
                         optimizer.count(name), " times in that of the optimizer");
     }
@@ -134,7 +135,7 @@ json options_of(const torch::optim::OptimizerParamGroup& group,
   group.options().serialize(archive);
   json options = json::object();
   for (const auto& [key, value] : values_of(read_again(archive, "the options"))) {
-    options[key] = to_json(value, "option '" + key + "' of " + type_of(optimizer));
+    options[key] = to_json(value, "option " + text::in_quotes(key) + " of " + type_of(optimizer));
   }
   return options;
 }
@@ -154,7 +155,7 @@ void check_options(const json& file, const json& own, const std::string& where) 
     for (const auto& [key, value] : options->items()) {
       TORCH_CHECK_VALUE(
           file.contains(key) && own.contains(key) && same_type(file.at(key), own.at(key)),
-          "option '", key, "' of ", where, " is ",
+          "option ", text::in_quotes(key), " of ", where, " is ",
           file.contains(key) ? file.at(key).dump() : "missing", " in the checkpoint, and ",
           own.contains(key) ? own.at(key).dump() : "missing", " in the optimizer");
     }
@@ -238,14 +239,16 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
       state->second->serialize(states);
       // An empty state is recorded, too: the parameter has one.
       json& values = record.text["states"][name] = json::object();
-      for (auto& [key, value] : values_of(read_again(states, "the state of '" + name + "'"))) {
+      for (auto& [key, value] :
+           values_of(read_again(states, "the state of " + text::in_quotes(name)))) {
         if (value.isTensor()) {
           const at::Tensor& tensor = value.toTensor();
           values[key] = {
               {"tensor", kind_of(safetensors::type_name(tensor.scalar_type()), tensor.sizes())}};
           record.tensors.emplace_back(name + "/" + key, tensor);
         } else {
-          values[key] = to_json(value, "state '" + key + "' of '" + name + "'");
+          values[key] =
+              to_json(value, "state " + text::in_quotes(key) + " of " + text::in_quotes(name));
         }
       }
     }
@@ -313,23 +316,27 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
   TensorKinds left = tensors;
   for (const auto& [name, values] : text.at("states").items()) {
     const auto parameter = parameters.find(name);
-    TORCH_CHECK_VALUE(parameter != parameters.end(), "the checkpoint has a state of '", name,
-                      "', which the optimizer does not have");
+    TORCH_CHECK_VALUE(parameter != parameters.end(), "the checkpoint has a state of ",
+                      gpipe::text::in_quotes(name), ", which the optimizer does not have");
     for (const auto& [key, value] : values.items()) {
       if (!is_tensor(value)) continue;
       const auto kind = value.at("tensor").get<std::string>();
       const auto tensor = left.find(name + "/" + key);
-      TORCH_CHECK_VALUE(tensor != left.end(), "the checkpoint has no '", name, "/", key, "'");
-      TORCH_CHECK_VALUE(tensor->second == kind, "the checkpoint's '", name, "/", key, "' is ",
-                        tensor->second, ", it should be ", kind);
+      TORCH_CHECK_VALUE(tensor != left.end(), "the checkpoint has no ",
+                        gpipe::text::in_quotes(name + "/" + key));
+      TORCH_CHECK_VALUE(tensor->second == kind, "the checkpoint's ",
+                        gpipe::text::in_quotes(name + "/" + key), " is ", tensor->second,
+                        ", it should be ", gpipe::text::shown(kind));
       const std::string shape = kind_of("", parameter->second.sizes());
-      TORCH_CHECK_VALUE(!of_libtorch || kind.substr(kind.find(' ')) == shape, "the checkpoint's '",
-                        name, "/", key, "' is ", kind, ", and the parameter", shape);
+      TORCH_CHECK_VALUE(!of_libtorch || kind.substr(kind.find(' ')) == shape, "the checkpoint's ",
+                        gpipe::text::in_quotes(name + "/" + key), " is ", gpipe::text::shown(kind),
+                        ", and the parameter", shape);
       left.erase(tensor);
     }
   }
-  TORCH_CHECK_VALUE(left.empty(), "the checkpoint has '", left.begin()->first,
-                    "', which is not a state of a parameter");
+  TORCH_CHECK_VALUE(left.empty(), "the checkpoint has ",
+                    gpipe::text::in_quotes(left.begin()->first),
+                    ", which is not a state of a parameter");
 }
 
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names, const json& text,

@@ -34,6 +34,7 @@
 #include "gpipe/saving/draft_folder.h"
 #include "gpipe/saving/optimizer_record.h"
 #include "safetensors/safetensors.h"
+#include "text/shown.h"
 
 namespace gpipe {
 namespace {
@@ -89,12 +90,12 @@ std::string fault_of(const at::Tensor& state) {
 }
 
 int64_t number(const safetensors::File& file, const std::string& key) {
-  const std::string& text = internal::metadata_of(file, key);
+  const std::string& value_text = internal::metadata_of(file, key);
   int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [parsed_end, error] = std::from_chars(text.data(), end, value);
+  const char* end = value_text.data() + value_text.size();
+  const auto [parsed_end, error] = std::from_chars(value_text.data(), end, value);
   if (error != std::errc() || parsed_end != end || value < 0) {
-    throw_damaged(file.path(), "'" + key + "' is '" + text + "'");
+    throw_damaged(file.path(), text::in_quotes(key) + " is " + text::quoted(value_text));
   }
   return value;
 }
@@ -121,7 +122,8 @@ Progress progress_of(const safetensors::File& file) {
     GradScalerState state;
     if (parts.size() != 2 || !absl::SimpleAtod(parts[0], &state.scale) ||
         !absl::SimpleAtoi(parts[1], &state.growth_steps)) {
-      throw_damaged(file.path(), "'" + std::string(kGradScaler) + "' is '" + scaler->second + "'");
+      throw_damaged(file.path(),
+                    text::in_quotes(kGradScaler) + " is " + text::quoted(scaler->second));
     }
     found.grad_scaler = state;
   }
@@ -134,20 +136,20 @@ void check_model(const Named& state, const internal::Shards& files, bool alone) 
   std::map<std::string, safetensors::Entry> left = files.tensors();
   for (const auto& [name, tensor] : state) {
     const auto entry = left.find(name);
-    TORCH_CHECK_VALUE(entry != left.end(), "'", files.path(), "' has no '", name,
-                      "'; is it of another model?");
+    TORCH_CHECK_VALUE(entry != left.end(), text::in_quotes(files.path()), " has no ",
+                      text::in_quotes(name), "; is it of another model?");
     TORCH_CHECK_VALUE(at::IntArrayRef(entry->second.shape) == tensor.sizes() &&
                           entry->second.type == safetensors::type_name(tensor.scalar_type()),
-                      "'", name, "' is ", entry->second.type, " ",
-                      at::IntArrayRef(entry->second.shape), " in '", files.path(), "', and ",
-                      safetensors::type_name(tensor.scalar_type()), " ", tensor.sizes(),
+                      text::in_quotes(name), " is ", entry->second.type, " ",
+                      at::IntArrayRef(entry->second.shape), " in ", text::in_quotes(files.path()),
+                      ", and ", safetensors::type_name(tensor.scalar_type()), " ", tensor.sizes(),
                       " in the model");
-    TORCH_CHECK_VALUE(!alone || !tensor.is_meta(), "'", name,
-                      "' is on meta and can have no values");
+    TORCH_CHECK_VALUE(!alone || !tensor.is_meta(), text::in_quotes(name),
+                      " is on meta and can have no values");
     left.erase(entry);
   }
-  TORCH_CHECK_VALUE(left.empty(), "'", files.path(), "' has '", left.begin()->first,
-                    "', which the model does not have");
+  TORCH_CHECK_VALUE(left.empty(), text::in_quotes(files.path()), " has ",
+                    text::in_quotes(left.begin()->first), ", which the model does not have");
 }
 
 // Copies `value` into `to`. In an expanded buffer several elements share memory; each is written
@@ -166,9 +168,9 @@ void check_local(const torch::optim::Optimizer& optimizer, const internal::Param
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
-      TORCH_CHECK_VALUE(!parameter.is_meta() || name == names.end(), "the optimizer has '",
-                        name == names.end() ? "" : name->second,
-                        "', which is in another process; make it of GPipe::local_parameters()");
+      TORCH_CHECK_VALUE(!parameter.is_meta() || name == names.end(), "the optimizer has ",
+                        text::in_quotes(name == names.end() ? "" : name->second),
+                        ", which is in another process; make it of GPipe::local_parameters()");
     }
   }
 }
@@ -182,9 +184,10 @@ json text_of(const internal::Shards& files) {
       text = std::move(part);
       continue;
     }
-    TORCH_CHECK_VALUE(internal::merge_record(text, part), "'", file->path(),
-                      "' has another type of optimizer, or groups with other options, than '",
-                      files.path(), "': the processes that wrote it did not agree");
+    TORCH_CHECK_VALUE(internal::merge_record(text, part), gpipe::text::in_quotes(file->path()),
+                      " has another type of optimizer, or groups with other options, than ",
+                      gpipe::text::in_quotes(files.path()),
+                      ": the processes that wrote it did not agree");
   }
   return text;
 }
@@ -198,9 +201,9 @@ std::string absolute(const std::string& path) {
 
 // Refuses a path with a NUL byte: the system would take only the part before it.
 void check_path(const std::string& path) {
-  TORCH_CHECK_VALUE(path.find('\0') == std::string::npos,
-                    "the path of the checkpoint has a NUL byte behind '", path.c_str(),
-                    "', where the system would cut it; give a path without one");
+  TORCH_CHECK_VALUE(
+      path.find('\0') == std::string::npos, "the path of the checkpoint has a NUL byte behind ",
+      text::in_quotes(path.c_str()), ", where the system would cut it; give a path without one");
 }
 
 bool is_folder(const std::string& path) {
@@ -374,8 +377,9 @@ struct Saving {
         check_local(optimizer, names);
         const int64_t saved = internal::parameters_in(text);
         const int64_t all = parameters_of_all();
-        TORCH_CHECK_VALUE(saved == all, "'", files->optimizer.path(), "' is of an optimizer of ",
-                          saved, " parameters, and those of the processes have ", all);
+        TORCH_CHECK_VALUE(saved == all, gpipe::text::in_quotes(files->optimizer.path()),
+                          " is of an optimizer of ", saved,
+                          " parameters, and those of the processes have ", all);
         keep_local(names, text, kinds);
       }
       internal::check_record(optimizer, names, text, kinds);

@@ -24,6 +24,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -195,6 +196,36 @@ TEST(Checkpoint, OfAnotherOptimizerIsRefused) {
 
 TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
+}
+
+// What stands in names would break a line, change a terminal's colors, or is not UTF-8.
+TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
+  const std::string odd = "a\nb\x1b\xff";
+  const std::string shown = "a\\x0ab\\x1b\\xff'";
+  const std::string path = new_path() + odd;
+  Refusal().expect<std::runtime_error>(path, shown + ": there is no checkpoint");
+  GPipe pipe = pipeline({4});
+  auto optimizer = adam(pipe);
+  EXPECT_THAT([&] { save_checkpoint(pipe, optimizer, {}, path + "/folder"); },
+              ThrowsMessage<std::runtime_error>(HasSubstr(shown + ": No such file")));
+  ASSERT_TRUE(std::filesystem::create_directory(path));
+  std::ofstream(path + "/" + odd) << "a file";
+  EXPECT_THAT([&] { save_checkpoint(pipe, optimizer, {}, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr(shown + " is a folder with '" + shown)));
+  // A parameter's.
+  struct Named : torch::nn::Module {
+    explicit Named(const std::string& name) { register_parameter(name, at::ones(2)); }
+    at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
+  };
+  const auto of = [](const std::string& name) {
+    return GPipe(torch::nn::Sequential(std::make_shared<Named>(name)), GPipeOptions({1}));
+  };
+  GPipe plain = of("w"), other = of("w\nx");
+  torch::optim::SGD of_plain(plain->parameters(), 0.1), of_other(other->parameters(), 0.1);
+  const std::string good = new_path();
+  save_checkpoint(plain, of_plain, {}, good);
+  EXPECT_THAT([&] { load_checkpoint(other, of_other, good); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("has no '0.w\\x0ax'")));
 }
 
 int64_t size_of(const std::string& path) {

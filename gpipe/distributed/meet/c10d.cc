@@ -1,7 +1,6 @@
 #include "gpipe/distributed/meet/c10d.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/Logging.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
@@ -39,38 +38,9 @@ auto throwing(const Call& call) {
   }
 }
 
-// c10d logs a warning with stack frames for what its store throws as well, and is then told by us.
-// The level is the process's, so it stays what it is where the user has asked for more.
-class QuietLog {
- public:
-  QuietLog() {
-    const std::lock_guard<std::mutex> lock(mutex());
-    if (count()++ == 0 && FLAGS_caffe2_log_level == kWarning) FLAGS_caffe2_log_level = kError;
-  }
-  ~QuietLog() {
-    const std::lock_guard<std::mutex> lock(mutex());
-    if (--count() == 0 && FLAGS_caffe2_log_level == kError) FLAGS_caffe2_log_level = kWarning;
-  }
-  QuietLog(const QuietLog&) = delete;
-  QuietLog& operator=(const QuietLog&) = delete;
-
- private:
-  static constexpr int kWarning = 1;  // LibTorch's default
-  static constexpr int kError = 2;
-  static std::mutex& mutex() {
-    static auto* const mutex = new std::mutex;  // errands may outlive static objects
-    return *mutex;
-  }
-  static int& count() {
-    static int count = 0;  // guarded by mutex()
-    return count;
-  }
-};
-
 // A call of a store's client.
 template <typename Call>
 auto at_store(const Call& call) {
-  const QuietLog quiet;
   return throwing<StoreIsGone>(call);
 }
 
@@ -97,6 +67,9 @@ class C10dStore : public Store {
   }
   int64_t add(const std::string& key, int64_t value) override {
     return at_store([&] { return store_->add(key, value); });
+  }
+  std::unique_ptr<Store> under(const std::string& prefix) override {
+    return std::make_unique<C10dStore>(bare_, prefix_ + prefix);
   }
 
   const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }

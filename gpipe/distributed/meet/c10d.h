@@ -41,6 +41,8 @@ class Store {
   virtual std::optional<std::string> get(const std::string& key) = 0;
   // Adds to a number, which is 0 at first, and returns the sum.
   virtual int64_t add(const std::string& key, int64_t value) = 0;
+  // The same client, with `prefix` before each key.
+  virtual std::unique_ptr<Store> under(const std::string& prefix) = 0;
 };
 
 // Runs a store in this process, on the listener's address only. `prefix` is put before each key.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <string_view>
@@ -441,20 +442,43 @@ std::string announcement(const Environment& environment, const std::string& mast
 std::string too_many_threads(const std::vector<CoreSource>& sources, int64_t threads,
                              bool is_chosen) {
   if (is_chosen || threads == 1) return "";
+  // What several processes may share: by host and group, "" for the machine itself.
+  struct Shared {
+    int64_t cores = 0;
+    int64_t processes = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Shared> all;
   for (const CoreSource& source : sources) {
-    const int64_t processes =
-        std::count_if(sources.begin(), sources.end(), [&](const CoreSource& other) {
-          return other.host == source.host && other.group == source.group;
-        });
-    if (threads * processes <= source.cores) continue;
-    const std::string share = std::to_string(std::max<int64_t>(source.cores / processes, 1));
-    return "each of the " + std::to_string(processes) + " processes " +
-           (source.group.empty() ? "" : "that share a quota of time ") + "on " +
-           quoted(source.host) + " has " + std::to_string(threads) +
-           " threads per operator, and there are " + std::to_string(source.cores) +
-           " cores: set OMP_NUM_THREADS=" + share + " (the bits depend on it, too)";
+    const auto count = [&](const std::string& group, int64_t cores) {
+      Shared& shared = all[{source.host, group}];
+      shared.cores = cores;
+      ++shared.processes;
+    };
+    count("", source.cores);
+    for (const machine::Quota& quota : source.quotas) {
+      count(quota.group, machine::within_quota(source.cores, quota.cores));
+    }
   }
-  return "";
+  const auto share = [](const Shared& shared) {
+    return std::max<int64_t>(shared.cores / shared.processes, 1);
+  };
+  // The one that leaves the fewest cores for each process.
+  const auto least = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+    return share(a.second) < share(b.second);
+  });
+  if (least == all.end() || threads <= share(least->second)) return "";
+  const auto& [place, shared] = *least;
+  const bool is_quota = !place.second.empty();
+  return (shared.processes == 1
+              ? std::string("the process")
+              : "each of the " + std::to_string(shared.processes) + " processes") +
+         (!is_quota               ? ""
+          : shared.processes == 1 ? " with a quota of time"
+                                  : " that share a quota of time") +
+         " on " + quoted(place.first) + " has " + std::to_string(threads) +
+         " threads per operator, and there " +
+         (shared.cores == 1 ? "is 1 core" : "are " + std::to_string(shared.cores) + " cores") +
+         ": set OMP_NUM_THREADS=" + std::to_string(share(shared)) + " (the bits depend on it, too)";
 }
 
 Environment read_environment(const Variable& variable) {

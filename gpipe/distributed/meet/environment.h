@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "machine/cores.h"
+
 namespace gpipe::distributed {
 
 // In the order in which they are looked for.
@@ -45,8 +47,8 @@ struct Environment {
   int64_t master_port = 0;
   // The launcher runs the store, and rank 0 is a client like the others.
   bool store_is_the_launchers = false;
-  // How often the launcher has started the processes again. Its store keeps what the earlier
-  // processes wrote.
+  // How often the launcher has started the processes again, by its own count: torchrun's differs
+  // between machines, and stays where a machine comes or leaves.
   int64_t restarts = 0;
   // The file in which the launcher reads why this process failed; empty if there is none.
   std::string error_file;
@@ -72,11 +74,11 @@ std::string to_text(const Environment& environment);
 std::string announcement(const Environment& environment, const std::string& master,
                          const std::string& own);
 
-// The cores that a process may use.
+// The cores that a process may use: those of its machine, and as many as its quotas give.
 struct CoreSource {
   std::string host;
-  std::string group;  // machine::quota_group(); empty: it has no quota
-  int64_t cores = 0;  // of the machine, or as many as the quota gives
+  int64_t cores = 0;  // of the machine
+  std::vector<machine::Quota> quotas;
 };
 
 // A warning if processes that share cores have more threads together than there are cores;

@@ -266,20 +266,40 @@ TEST(Environment, ItsTextHasEveryValueAndItsVariable) {
 }
 
 TEST(Environment, MoreThreadsThanCoresAreTold) {
-  const std::vector<CoreSource> four(4, {"node1", "", 8});
+  const std::vector<CoreSource> four(4, {"node1", 8, {}});
   EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/false),
             "each of the 4 processes on 'node1' has 8 threads per operator, and there are 8 "
             "cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
   EXPECT_EQ(too_many_threads(four, 2, false), "");  // as for processes bound to cores
   EXPECT_EQ(too_many_threads(four, 8, /*is_chosen=*/true), "");
-  EXPECT_EQ(too_many_threads({{"node1", "", 2}, {"node2", "", 2}}, 2, false), "");
-  EXPECT_EQ(too_many_threads({{"node1", "", 1}, {"node1", "", 1}}, 1, false), "");
+  EXPECT_EQ(too_many_threads({{"node1", 2, {}}, {"node2", 2, {}}}, 2, false), "");
+  EXPECT_EQ(too_many_threads({{"node1", 1, {}}, {"node1", 1, {}}}, 1, false), "");
+}
+
+TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
+  const auto warning = [](const std::vector<std::vector<machine::Quota>>& of_ranks,
+                          int64_t threads) {
+    std::vector<CoreSource> sources;
+    for (const auto& quotas : of_ranks) sources.push_back({"node1", 64, quotas});
+    return too_many_threads(sources, threads, /*is_chosen=*/false);
+  };
   // Each in a container of its own, with a quota of two cores.
-  EXPECT_EQ(too_many_threads({{"node1", "a", 2}, {"node1", "b", 2}}, 2, false), "");
-  EXPECT_THAT(too_many_threads({{"node1", "a", 2}, {"node1", "a", 2}}, 2, false),
-              HasSubstr("each of the 2 processes that share a quota of time on 'node1'"));
-  EXPECT_THAT(too_many_threads({{"node1", "", 8}, {"node1", "b", 2}}, 4, false),
-              HasSubstr("there are 2 cores"));
+  EXPECT_EQ(warning({{{"a", 2}}, {{"b", 2}}}, 2), "");
+  EXPECT_THAT(warning({{{"a", 2}}, {{"a", 2}}}, 2),
+              HasSubstr("each of the 2 processes that share a quota of time on 'node1' has 2"));
+  EXPECT_EQ(warning({{}, {{"b", 2}}}, 4),
+            "the process with a quota of time on 'node1' has 4 threads per operator, and there are "
+            "2 cores: set OMP_NUM_THREADS=2 (the bits depend on it, too)");
+  EXPECT_THAT(warning({{}, {{"b", 1.5}}}, 4), HasSubstr("there is 1 core: set"));
+  // Groups below one with a quota of four cores, with larger ones of their own, or with none.
+  EXPECT_THAT(warning({{{"pod", 4}, {"a", 6}}, {{"pod", 4}, {"b", 6}}}, 4),
+              AllOf(HasSubstr("each of the 2 processes that share a quota"),
+                    HasSubstr("there are 4 cores: set OMP_NUM_THREADS=2 ")));
+  EXPECT_THAT(warning({{{"pod", 4}}, {{"pod", 4}}, {{"pod", 4}}}, 2),
+              HasSubstr("set OMP_NUM_THREADS=1 "));
+  // What leaves the fewest is told.
+  EXPECT_THAT(warning({{{"pod", 8}, {"a", 1}}, {{"pod", 8}}}, 8),
+              HasSubstr("set OMP_NUM_THREADS=1 "));
 }
 
 TEST(Environment, ItsTextIsOneLine) {

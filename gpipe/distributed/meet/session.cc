@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/meet/quiet_log.h"
 #include "gpipe/distributed/sockets/bytes.h"
 #include "machine/cores.h"
 
@@ -78,6 +79,12 @@ std::string to_bytes(const Endpoint& endpoint) {
   return writer.take();
 }
 
+// How many processes with this rank have come to the store, and what rank 0 answers the n-th.
+std::string coming_key(int64_t rank) { return "come/" + std::to_string(rank); }
+std::string token_key(int64_t rank, int64_t n) {
+  return "token/" + std::to_string(rank) + "/" + std::to_string(n);
+}
+
 Endpoint to_endpoint(const std::string& bytes) {
   ByteReader reader(bytes);
   Endpoint endpoint;
@@ -119,40 +126,17 @@ void Session::meet() {
     std::clog << "gpipe: " + announcement(environment_, to_text(master), addresses_.own) + "\n"
               << std::flush;
   }
-  // A launcher's store still has the keys of earlier sessions.
+  // Earlier sessions of this process had other numbers.
   static std::atomic<int64_t> sessions{0};
-  const std::string prefix =
-      "gpipe/" + std::to_string(environment_.restarts) + "/" + std::to_string(sessions++) + "/";
+  const std::string prefix = "gpipe/" + std::to_string(sessions++) + "/";
   int port = static_cast<int>(environment_.master_port);
   if (rank() == 0 && !environment_.store_is_the_launchers) {
     serve(port, prefix, end);
   }
-  if (rank() == 0) {
-    if (!store_) find_store(port, prefix, end);
-    control.token = make_token();
-    from_store<bool>(
-        [store = store_, token = control.token] {
-          store->set("token", token);
-          return true;
-        },
-        end);
-  } else {
-    Pause pause;
-    while (control.token.empty()) {
-      find_store(port, prefix, end);
-      try {
-        control.token = get_from_rank_0("token", end);
-      } catch (const StoreIsGone& error) {
-        // It may have been the store of the previous session, which rank 0 was about to end.
-        if (std::chrono::steady_clock::now() > end) {
-          throw std::runtime_error("rank " + std::to_string(rank()) + " lost " + store_name() +
-                                   ": " + error.what());
-        }
-        pause();
-      }
-    }
-  }
-  claim_rank(end);
+  token_ = find_token(port, prefix, end);
+  control.token = token_;
+  meeting_ = std::exchange(store_, store_->under(token_ + "/"));
+  store_prefix_ += token_ + "/";
   Endpoint own{addresses_.own, 0};
   try {
     control.listener = listen_on(own.address, &own.port);
@@ -164,6 +148,7 @@ void Session::meet() {
   }
   control_ = std::make_unique<Control>(std::move(control));
   try {
+    claim_rank(end);
     from_store<bool>(
         [store = store_, key = "rank/" + std::to_string(rank()), own] {
           store->set(key, to_bytes(own));
@@ -182,19 +167,87 @@ void Session::meet() {
   }
 }
 
-// Two that are the same rank would each have a part of the others' messages.
-void Session::claim_rank(Time end) {
-  const auto claims = from_store<int64_t>(
-      [store = store_, key = "claim/" + std::to_string(rank())] { return store->add(key, 1); },
-      end);
-  if (claims == 1) return;
+// A launcher's store still has what the processes of earlier starts wrote, and nothing tells these
+// starts apart: torchrun counts the failures of each machine's own processes, and starts all again
+// without counting where a machine comes or leaves. So a rank that comes takes the next number of
+// those that its rank has had in this store, and rank 0 answers each number. Everything else is
+// written under rank 0's token.
+std::string Session::find_token(int port, const std::string& prefix, Time end) {
+  Pause pause;
+  while (true) {
+    if (!store_) find_store(port, prefix, end);
+    try {
+      coming_ = from_store<int64_t>(
+          [store = store_, key = coming_key(rank())] { return store->add(key, 1); }, end);
+      if (coming_ > 1 && !environment_.store_is_the_launchers) refuse_rank();
+      return rank() == 0 ? make_token() : wait_for_token(end);
+    } catch (const StoreIsGone& error) {
+      // It may have been the store of the previous session, which rank 0 was about to end.
+      store_.reset();
+      if (std::chrono::steady_clock::now() > end) {
+        throw std::runtime_error("rank " + std::to_string(rank()) + " lost " + store_name() + ": " +
+                                 error.what());
+      }
+      pause();
+    }
+  }
+}
+
+std::string Session::wait_for_token(Time end) {
+  Pause pause;
+  while (true) {
+    auto token = from_store<std::optional<std::string>>(
+        [store = store_, key = token_key(rank(), coming_)] { return store->get(key); }, end);
+    if (token) return *token;
+    if (std::chrono::steady_clock::now() > end) {
+      throw std::runtime_error("rank 0 did not come within " +
+                               std::to_string(options_.rendezvous_limit.count()) + " ms" +
+                               hint_of_a_second());
+    }
+    pause();
+  }
+}
+
+// Rank 0 answers those that have come since the last time, also those of an earlier start, which
+// are gone.
+void Session::give_token(int64_t peer, Time end) {
+  const auto come = from_store<int64_t>(
+      [store = meeting_, key = coming_key(peer)] { return store->add(key, 0); }, end);
+  for (int64_t& given = tokens_given_[peer]; given < come; ++given) {
+    from_store<bool>(
+        [store = meeting_, key = token_key(peer, given + 1), token = token_] {
+          store->set(key, token);
+          return true;
+        },
+        end);
+  }
+}
+
+std::string Session::hint_of_a_second() const {
+  if (coming_ == 1) return "";
+  return "; another process has come as rank " + std::to_string(rank()) +
+         " to this store before: unless that was an earlier start, give each process a rank of "
+         "its own. This one is " +
+         to_text(environment_);
+}
+
+void Session::refuse_rank() const {
   throw std::runtime_error("another process is rank " + std::to_string(rank()) +
                            " already: give each a rank of its own, from 0 to " +
                            std::to_string(size() - 1) + ". This one is " + to_text(environment_));
 }
 
+// Two that are the same rank would each have a part of the others' messages.
+void Session::claim_rank(Time end) {
+  const auto claims = from_store<int64_t>(
+      [store = store_, key = "claim/" + std::to_string(rank())] { return store->add(key, 1); },
+      end);
+  if (claims > 1) refuse_rank();
+}
+
 template <typename Result>
 Result Session::from_store(std::function<Result()> call, Time end) {
+  const QuietLog quiet;
   std::future<Result> result = errands_.begin(std::move(call));
   while (result.wait_for(Milliseconds(1)) != std::future_status::ready) {
     if (control_) control_->check();
@@ -253,33 +306,25 @@ void Session::find_store(int port, const std::string& prefix, Time end) {
   }
 }
 
-std::string Session::get_from_rank_0(const std::string& key, Time end) {
-  Pause pause;
-  while (true) {
-    auto value = from_store<std::optional<std::string>>(
-        [store = store_, key] { return store->get(key); }, end);
-    if (value) return *value;
-    if (std::chrono::steady_clock::now() > end) {
-      throw std::runtime_error("rank 0 did not come within " +
-                               std::to_string(options_.rendezvous_limit.count()) + " ms");
-    }
-    pause();
-  }
-}
-
+// Rank 0 is connected to by the others, and gives them its token until all have written where they
+// are.
 void Session::find_peers(Time end) {
   std::vector<int64_t> missing;
-  for (int64_t peer = 0; peer < rank(); ++peer) missing.push_back(peer);
+  for (int64_t peer = 0; peer < size(); ++peer) {
+    if (rank() == 0 ? peer > 0 : peer < rank()) missing.push_back(peer);
+  }
   Pause pause;
   while (!missing.empty()) {
+    if (rank() == 0) check_alone(end);
     std::vector<int64_t> still;
     for (const int64_t peer : missing) {
+      if (rank() == 0) give_token(peer, end);
       const auto bytes = from_store<std::optional<std::string>>(
           [store = store_, key = "rank/" + std::to_string(peer)] { return store->get(key); }, end);
-      if (bytes) {
-        control_->add_peer(peer, to_endpoint(*bytes));
-      } else {
+      if (!bytes) {
         still.push_back(peer);
+      } else if (peer < rank()) {
+        control_->add_peer(peer, to_endpoint(*bytes));
       }
     }
     missing = std::move(still);
@@ -287,7 +332,20 @@ void Session::find_peers(Time end) {
     if (missing.empty() || std::chrono::steady_clock::now() > end) break;
     pause();
   }
-  control_->wait_until_connected(end);
+  try {
+    control_->wait_until_connected(end);
+  } catch (const DistributedFailure&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(error.what() + hint_of_a_second());
+  }
+}
+
+// Each rank 0 has a token of its own, so claims do not tell of another one.
+void Session::check_alone(Time end) {
+  const auto come = from_store<int64_t>(
+      [store = meeting_, key = coming_key(0)] { return store->add(key, 0); }, end);
+  if (come != coming_) refuse_rank();
 }
 
 void Session::compare_builds() {
@@ -306,18 +364,27 @@ void Session::compare_builds() {
 // Rank 0 tells of all: of the others' quotas nobody else knows.
 void Session::tell_of_too_many_threads() {
   if (size() == 1) return;
-  const bool has_quota = machine::core_quota().has_value();
+  const std::vector<machine::Quota> quotas = machine::core_quotas();
   ByteWriter own;
   own.text(host_name());
-  own.text(has_quota ? machine::quota_group() : "");
   own.number(machine::machine_cores());
+  own.number(static_cast<int64_t>(quotas.size()));
+  for (const machine::Quota& quota : quotas) {
+    own.text(quota.group);
+    own.number(quota.cores);
+  }
   std::vector<CoreSource> sources;
   for (const std::string& bytes : control_->exchange("the cores of each rank", own.take())) {
     ByteReader reader(bytes);
     CoreSource source;
     source.host = reader.text();
-    source.group = reader.text();
     source.cores = reader.number<int64_t>();
+    for (auto left = reader.number<int64_t>(); left > 0; --left) {
+      machine::Quota quota;
+      quota.group = reader.text();
+      quota.cores = reader.number<double>();
+      source.quotas.push_back(std::move(quota));
+    }
     sources.push_back(std::move(source));
   }
   if (rank() != 0 || !options_.announce) return;
@@ -375,6 +442,7 @@ std::unique_ptr<Group> Session::connect_group(const std::string& name) {
   }
   // Connecting ends only when all ranks have come, and a rank may fail meanwhile.
   const auto is_given_up = std::make_shared<std::atomic<bool>>(false);
+  const QuietLog quiet;
   std::future<std::unique_ptr<Group>> group =
       errands_.begin([host = addresses_.master, port = store_port_, prefix = store_prefix_,
                       unique = "group/" + std::to_string(groups_epoch_) + "/" +

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,9 +82,18 @@ class Session {
   // On rank 0, if the launcher runs no store: runs one.
   void serve(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
   void find_store(int port, const std::string& prefix, std::chrono::steady_clock::time_point end);
-  std::string get_from_rank_0(const std::string& key, std::chrono::steady_clock::time_point end);
-  // Throws std::runtime_error if another process has this one's rank.
+  // Tells rank 0 that this rank has come, and returns the token of the processes that now meet;
+  // makes it on rank 0.
+  std::string find_token(int port, const std::string& prefix,
+                         std::chrono::steady_clock::time_point end);
+  std::string wait_for_token(std::chrono::steady_clock::time_point end);
+  void give_token(int64_t peer, std::chrono::steady_clock::time_point end);
+  // Both throw std::runtime_error if another process has this one's rank.
   void claim_rank(std::chrono::steady_clock::time_point end);
+  void check_alone(std::chrono::steady_clock::time_point end);
+  [[noreturn]] void refuse_rank() const;
+  // For a rank that nobody has met in time.
+  std::string hint_of_a_second() const;
   void find_peers(std::chrono::steady_clock::time_point end);
   // Returns what `call`, a call of the store's client, returns. A client waits forever if the store
   // is stopped or cut off. This throws what the client throws, DistributedFailure if a process
@@ -100,7 +110,12 @@ class Session {
   // On rank 0 only. All its sessions that live at the same time share it: the port can be bound
   // only once.
   std::shared_ptr<Store> served_;
+  // What the processes that now meet write, and where ranks find each other before.
   std::shared_ptr<Store> store_;
+  std::shared_ptr<Store> meeting_;
+  std::string token_;
+  int64_t coming_ = 0;                       // this process is the n-th that has come with its rank
+  std::map<int64_t, int64_t> tokens_given_;  // on rank 0: to so many of each rank
   int store_port_ = 0;
   std::string store_prefix_;
   std::unique_ptr<Control> control_;

@@ -2,6 +2,7 @@
 #include "gpipe/distributed/meet/session.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Logging.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -322,29 +323,107 @@ TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
   for (const int end : {children[0], children[1], begun[0], begun[1]}) close(end);
 }
 
+// Like torchrun's agent, it keeps its store while it starts the processes again.
+class LaunchersStore {
+ public:
+  LaunchersStore()
+      : processes_(1, [this](int64_t, const Say& say) {
+          int number = port_.number();
+          Socket listener = listen_on("127.0.0.1", &number);
+          auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
+          say("serves");
+          pause();
+        }) {
+    EXPECT_EQ(processes_.next(0), "serves");
+  }
+
+  void send(int signal) { processes_.send(0, signal); }
+  // `port`: of another program that passes on what it gets.
+  Environment environment(int64_t rank, int64_t size, int64_t restarts = 0, int port = 0) const {
+    Map of_torchrun = variables(rank, size, port == 0 ? port_.number() : port);
+    of_torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+    of_torchrun["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restarts);
+    return read_environment(of_torchrun);
+  }
+  int port() const { return port_.number(); }
+
+ private:
+  MasterPort port_;
+  RankProcesses processes_;
+};
+
+// torchrun's count of restarts stays where a machine comes or leaves, and rises on the machine
+// alone whose process has failed.
 TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
-  // Like torchrun's agent, the launcher keeps its store while it starts the processes again.
-  const MasterPort port;
-  RankProcesses launcher(1, [&](int64_t, const Say& say) {
-    int number = port.number();
-    Socket listener = listen_on("127.0.0.1", &number);
-    auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
-    say("serves");
-    pause();
-  });
-  EXPECT_EQ(launcher.next(0), "serves");
-  for (int restart = 0; restart < 2; ++restart) {
+  const LaunchersStore launcher;
+  const std::vector<std::vector<int64_t>> counts = {{0, 0, 0}, {1, 1, 1}, {1, 1, 1}, {1, 1, 2}};
+  for (const std::vector<int64_t>& count : counts) {
     RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
-      Map of_torchrun = variables(rank, 3, port.number());
-      of_torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-      of_torchrun["TORCHELASTIC_RESTART_COUNT"] = std::to_string(restart);
-      auto session = Session::connect(read_environment(of_torchrun), quick());
+      const auto connect = [&] {
+        try {
+          return Session::connect(launcher.environment(rank, 3, count[rank]),
+                                  quick(Milliseconds(5000)));
+        } catch (const std::exception& error) {
+          say(error.what());
+          _exit(0);
+        }
+      };
+      auto session = connect();
       session->connect_group("tensors");
       session->control().agree("end", "");
       say("well");
+      // A launcher ends the others before it starts again.
+      if (rank == 0) raise(SIGKILL);
+      _exit(0);
     });
     for (int64_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.next(rank), "well");
   }
+}
+
+// What processes with these ranks say, which come one after the other.
+std::vector<std::string> come_to(const LaunchersStore& launcher, int64_t size,
+                                 const std::vector<int64_t>& of_ranks, Milliseconds limit) {
+  RankProcesses processes(static_cast<int64_t>(of_ranks.size()), [&](int64_t process,
+                                                                     const Say& say) {
+    std::this_thread::sleep_for(Milliseconds(300) * process);
+    try {
+      auto session = Session::connect(launcher.environment(of_ranks[process], size), quick(limit));
+      session->control().agree("met", "");
+      say("met");
+    } catch (const std::exception& error) {
+      say(error.what());
+    }
+  });
+  std::vector<std::string> lines;
+  for (size_t process = 0; process < of_ranks.size(); ++process) {
+    lines.push_back(processes.next(static_cast<int64_t>(process)));
+  }
+  return lines;
+}
+
+TEST(Session, TwoProcessesWithOneRankAtALaunchersStoreAreTold) {
+  const LaunchersStore launcher;
+  const auto told = [](int64_t rank) {
+    return AllOf(StartsWith("another process is rank " + std::to_string(rank) + " already: give"),
+                 HasSubstr("rank " + std::to_string(rank) + " (RANK) of 2"));
+  };
+  // The first rank 0 has met nobody when the second one comes.
+  EXPECT_THAT(come_to(launcher, 2, {0, 0, 1}, std::chrono::seconds(20)),
+              ElementsAre(told(0), "met", "met"));
+  EXPECT_THAT(come_to(launcher, 2, {1, 1, 0}, std::chrono::seconds(20)),
+              ::testing::UnorderedElementsAre("met", told(1), "met"));
+  // Those that come too late disturb nobody.
+  const auto late = [](const std::string& missing, int64_t rank) {
+    return AllOf(HasSubstr(missing),
+                 HasSubstr("another process has come as rank " + std::to_string(rank)));
+  };
+  EXPECT_THAT(come_to(launcher, 2, {0, 1, 0, 1}, Milliseconds(1000)),
+              ElementsAre("met", "met", "met", "met"))
+      << "two starts";
+  EXPECT_THAT(come_to(launcher, 2, {0, 1, 0}, Milliseconds(1000)),
+              ElementsAre("met", "met", late("rank 1 did not connect in time", 0)));
+  EXPECT_THAT(come_to(launcher, 2, {1, 0, 1}, Milliseconds(1000)),
+              ElementsAre("met", "met", late("rank 0 did not come within 1000 ms", 1)));
 }
 
 // A write to a closed connection would bring SIGPIPE to the thread of c10d's store.
@@ -377,40 +456,65 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
 
 // Neither in what is thrown nor in what c10d logs.
 TEST(Session, AStoreThatIsGoneSaysSoWithoutStackFrames) {
-  const MasterPort port;
+  LaunchersStore launcher;
   const std::string log = ::testing::TempDir() + "/stderr_of_a_client";
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
-    int number = port.number();
-    if (rank == 0) {
-      Socket listener = listen_on("127.0.0.1", &number);
-      const auto store = serve_store(std::move(listener), {"127.0.0.1", number}, "");
-      say("serves");
-      pause();
-      return;
-    }
-    if (std::freopen(log.c_str(), "w", stderr) == nullptr) return;
-    const auto client = connect_store("127.0.0.1", number, "", std::chrono::seconds(20));
-    client->set("key", "value");
+    auto session = Session::connect(launcher.environment(rank, 2), quick());
+    if (rank == 0 && std::freopen(log.c_str(), "w", stderr) == nullptr) return;
     say("connected");
-    try {
-      while (true) client->add("key 2", 1);
-    } catch (const StoreIsGone& error) {
-      std::fflush(stderr);
-      std::string text = error.what();
-      text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
-      say(text);
+    for (int k = 0;; ++k) {
+      try {
+        session->exchange_among({rank}, "values " + std::to_string(k), "");
+      } catch (const StoreIsGone& error) {
+        std::fflush(stderr);
+        std::string text = error.what();
+        text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
+        say(text);
+        break;
+      }
     }
+    _exit(0);
   });
-  EXPECT_EQ(ranks.next(0), "serves");
-  EXPECT_EQ(ranks.next(1), "connected");
-  ranks.send(0, SIGKILL);
-  std::string all = ranks.next(1);
+  for (int64_t rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.next(rank), "connected");
+  launcher.send(SIGKILL);
+  std::string all = ranks.next(0);
   EXPECT_THAT(all, ::testing::Not(IsEmpty()));
   std::ifstream file(log);
   all.append(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(all, AllOf(::testing::Not(HasSubstr("frame #")),
                          ::testing::Not(HasSubstr("Exception raised from"))));
-  EXPECT_TRUE(ranks.ends(1));
+}
+
+// The level of LibTorch's log is the process's, for all its threads, and a call to a store that is
+// stopped stays in the store's client for ever.
+TEST(Session, AUsersLevelOfTheLogStays) {
+  LaunchersStore launcher;
+  constexpr int kWarning = 1;  // LibTorch's default
+  constexpr int kError = 2;
+  RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
+    FLAGS_caffe2_log_level = rank == 0 ? kWarning : kError;
+    SessionOptions options = quick();
+    options.call_limit = Milliseconds(500);
+    auto session = Session::connect(launcher.environment(rank, 2), options);
+    say(std::to_string(FLAGS_caffe2_log_level));
+    try {
+      for (int k = 0;; ++k) {
+        session->exchange_among({rank}, "values " + std::to_string(k), "");
+      }
+    } catch (const std::exception& error) {
+      say(error.what());
+    }
+    say(std::to_string(FLAGS_caffe2_log_level));
+    _exit(0);
+  });
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks.next(rank), std::to_string(rank == 0 ? kWarning : kError));
+  }
+  launcher.send(SIGSTOP);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.next(rank), HasSubstr("got no answer from the launcher's store"));
+    EXPECT_EQ(ranks.next(rank), std::to_string(rank == 0 ? kWarning : kError));
+  }
 }
 
 TEST(Session, OneProcessNeedsNobody) {

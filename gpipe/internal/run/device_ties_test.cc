@@ -1,0 +1,63 @@
+#include "gpipe/internal/run/device_ties.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gpipe/internal/model/layer.h"
+#include "tied/tied_layer.h"
+
+namespace gpipe::internal {
+namespace {
+
+struct FirstImpl : torch::nn::Module {
+  FirstImpl() : weight(register_parameter("weight", at::ones(2))) {}
+  at::Tensor forward(const at::Tensor& x) { return x * weight; }
+  at::Tensor weight;
+};
+TORCH_MODULE(First);
+
+// Uses the weight of another layer.
+struct LaterImpl : torch::nn::Module, TiedLayer {
+  explicit LaterImpl(at::Tensor of) : weight(std::move(of)) {}
+  at::Tensor forward(const at::Tensor& x) { return x * weight; }
+  std::vector<at::Tensor> tied_parameters() const override { return {weight}; }
+  void use_tied_parameters(const std::vector<at::Tensor>& parameters) override {
+    weight = parameters.at(0);
+  }
+  at::Tensor weight;
+};
+TORCH_MODULE(Later);
+
+constexpr c10::DeviceType kFirst = c10::kCPU;
+constexpr c10::DeviceType kOther = c10::kMeta;
+
+// Two pipelines over one model, each layer a stage on its device, give copies to the same layers.
+bool share_the_lock(const torch::nn::Sequential& model, const std::vector<c10::DeviceType>& types) {
+  const std::vector<c10::Device> devices(types.begin(), types.end());
+  const auto partitions = partitions_of(model, std::vector<int64_t>(types.size(), 1));
+  const DeviceTies one(partitions, devices);
+  const DeviceTies another(partitions, devices);
+  return &one.run_lock() == &another.run_lock();
+}
+
+TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
+  const First first;
+  const torch::nn::Sequential model(first, torch::nn::Linear(2, 2), Later(first->weight));
+  EXPECT_TRUE(share_the_lock(model, {kFirst, kFirst, kOther}));
+  // The copy is on the first stage's device.
+  const First behind;
+  const torch::nn::Sequential other(torch::nn::Linear(2, 2), behind, Later(behind->weight));
+  EXPECT_TRUE(share_the_lock(other, {kFirst, kOther, kFirst}));
+  // On one device there are no copies.
+  EXPECT_FALSE(share_the_lock(model, {kFirst, kFirst, kFirst}));
+}
+
+}  // namespace
+}  // namespace gpipe::internal
