@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "balance/cut/move_cuts.h"
+#include "balance/cut/pieces.h"
 #include "balance/step/explain.h"
 #include "gpipe/cut_sizes.h"
 
@@ -25,12 +27,13 @@ class Search {
  public:
   Search(const Costs& costs, int64_t rows, const PipelineSetup& now, const Machine& machine,
          const AdviceOptions& options)
-      : costs_(costs), rows_(rows), now_(now), machine_(machine), options_(options) {
-    // Layers with which no partition may begin.
-    for (const balance::LayerRange& range : costs.together) {
-      for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
-    }
-  }
+      : costs_(costs),
+        rows_(rows),
+        now_(now),
+        machine_(machine),
+        options_(options),
+        pieces_(static_cast<int64_t>(costs.profiles.front().layers.size()), costs.together,
+                "advice: ") {}
 
   // Modeled seconds; infinite for a setup that cannot run.
   double step(const PipelineSetup& setup) const {
@@ -162,15 +165,6 @@ class Search {
     return most_memory(setup) <= options_.memory_limit;
   }
 
-  bool allowed(const std::vector<int64_t>& balance) const {
-    int64_t first = 0;
-    for (const int64_t layers : balance) {
-      if (layers < 1 || closed_.count(first) > 0) return false;
-      first += layers;
-    }
-    return true;
-  }
-
   void keep_faster(PipelineSetup& best, const PipelineSetup& other) const {
     if (step(other) < step(best)) best = other;
   }
@@ -225,27 +219,25 @@ class Search {
     keep_faster(best, with_even_balance(start));
     double best_step = step(best);
     int left = kMostSimulations;
-    int64_t distance = 1;
-    for (const int64_t layers : best.balance) distance = std::max(distance, layers / 8);
-    while (distance >= 1) {
-      bool better = false;
-      for (size_t cut = 0; cut + 1 < best.balance.size(); ++cut) {
-        for (const int64_t layers : {distance, -distance}) {
-          PipelineSetup moved = best;
-          moved.balance[cut] += layers;
-          moved.balance[cut + 1] -= layers;
-          if (!allowed(moved.balance)) continue;
-          if (--left < 0) return best;
-          if (modes) moved = with_fastest_modes(moved);
-          const double time = step(moved);
-          if (!(time < best_step * (1 - 1e-9))) continue;
-          best = std::move(moved);
-          best_step = time;
-          better = true;
-        }
-      }
-      if (!better) distance /= 2;
+    balance::CutMoves moves;
+    for (const int64_t layers : best.balance) {
+      moves.distance = std::max(moves.distance, layers / 8);
     }
+    moves.partitions = false;
+    moves.goes_on = [&] { return left > 0; };
+    moves.is_better = [&](const std::vector<int64_t>& balance) {
+      if (left == 0) return false;
+      --left;
+      PipelineSetup moved = best;
+      moved.balance = balance;
+      if (modes) moved = with_fastest_modes(moved);
+      const double time = step(moved);
+      if (!(time < best_step * (1 - 1e-9))) return false;
+      best = std::move(moved);
+      best_step = time;
+      return true;
+    };
+    move_cuts(best.balance, pieces_, moves);
     return best;
   }
 
@@ -273,7 +265,7 @@ class Search {
   const PipelineSetup& now_;
   const Machine& machine_;
   const AdviceOptions& options_;
-  std::set<int64_t> closed_;
+  const balance::Pieces pieces_;
 };
 
 int changes(const PipelineSetup& a, const PipelineSetup& b) {

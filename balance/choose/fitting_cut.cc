@@ -7,6 +7,7 @@
 #include <string>
 
 #include "balance/costs/profile_checks.h"
+#include "balance/cut/pieces.h"
 #include "balance/step/cell_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "gpipe/schedule/action.h"
@@ -120,23 +121,11 @@ class Search {
         layers_(profile.layers.size()),
         partitions_(options.limits.size()),
         skips_to_(layers_),
-        may_cut_(layers_ + 1, true) {
+        pieces_(static_cast<int64_t>(layers_), options.keep_together, "fitting_cut: ") {
     check_profile(profile, "fitting_cut: the profile cannot have been measured: ");
-    for (const LayerRange& range : options.keep_together) {
-      if (range.first < 0 || range.last < range.first ||
-          range.last >= static_cast<int64_t>(layers_)) {
-        fail("keep_together has layers " + std::to_string(range.first) + " to " +
-             std::to_string(range.last) + ", but the profile has layers 0 to " +
-             std::to_string(static_cast<int64_t>(layers_) - 1));
-      }
-      for (int64_t k = range.first; k < range.last; ++k) {
-        may_cut_[static_cast<size_t>(k) + 1] = false;
-      }
-    }
-    const auto pieces = std::count(may_cut_.begin() + 1, may_cut_.end(), true);
-    if (partitions_ < 1 || static_cast<int64_t>(partitions_) > pieces) {
+    if (partitions_ < 1 || static_cast<int64_t>(partitions_) > pieces_.size()) {
       fail("limits has " + std::to_string(partitions_) + " values, one for each partition, but " +
-           std::to_string(pieces) +
+           std::to_string(pieces_.size()) +
            " layers may be separated and each partition needs one; give fewer partitions");
     }
     held_ = held_by_stages(options.explain, static_cast<int64_t>(partitions_));
@@ -198,7 +187,8 @@ class Search {
         block.add(past - 1);
         const Cost block_cost = cost(block, j);
         if (block_cost.largest > limit || block_cost.largest == kNever) break;
-        if (may_cut_[past] && (later > 0 || past == layers_)) visit(first, past, block_cost);
+        if (pieces_.may_cut(static_cast<int64_t>(past)) && (later > 0 || past == layers_))
+          visit(first, past, block_cost);
       }
     }
   }
@@ -208,8 +198,8 @@ class Search {
   const size_t layers_;
   const size_t partitions_;
   std::vector<std::vector<SkipProfile>> skips_to_;  // [layer]
-  std::vector<bool> may_cut_;                       // [layers before]
-  std::vector<Held> held_;                          // [partition]
+  const Pieces pieces_;
+  std::vector<Held> held_;  // [partition]
 };
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST(FittingCut, RefusesWhatIsNoPartition) {
   FittingCutOptions options = limits({1, 1});
   options.keep_together = {{1, 2}};
   EXPECT_THAT([&] { smallest_cut(layers(2), options); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("keep_together has layers 1 to 2")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("keep_together[0] is layers 1 to 2")));
 }
 
 }  // namespace

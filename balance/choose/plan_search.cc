@@ -12,6 +12,8 @@
 #include "balance/choose/fitting_cut.h"
 #include "balance/choose/profiled_schedule.h"
 #include "balance/costs/profile_checks.h"
+#include "balance/cut/move_cuts.h"
+#include "balance/cut/pieces.h"
 #include "balance/step/step_model.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
@@ -74,28 +76,17 @@ struct Setting {
 
 class Search {
  public:
-  explicit Search(const PlanProblem& problem) : problem_(problem) {
-    check();
+  explicit Search(const PlanProblem& problem)
+      : problem_(checked(problem)),
+        layers_(static_cast<int64_t>(problem.cuts.front().profile.layers.size())),
+        pieces_(layers_, problem.machine.keep_together, "plan: ") {
     link_.bandwidth = problem.machine.bandwidth;
     link_.latency = problem.machine.latency;
-    layers_ = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
-    may_begin_.assign(static_cast<size_t>(layers_), true);
-    for (const LayerRange& range : problem.machine.keep_together) {
-      if (range.first < 0 || range.last < range.first || range.last >= layers_) {
-        fail("keep_together has layers " + std::to_string(range.first) + " to " +
-             std::to_string(range.last) + ", but there are layers 0 to " +
-             std::to_string(layers_ - 1));
-      }
-      for (int64_t k = range.first + 1; k <= range.last; ++k) {
-        may_begin_[static_cast<size_t>(k)] = false;
-      }
-    }
-    pieces_ = std::count(may_begin_.begin(), may_begin_.end(), true);
-    if (problem.devices > pieces_) {
+    if (problem.devices > pieces_.size()) {
       fail(std::to_string(problem.devices) + " devices, but the model has " +
-           std::to_string(pieces_) +
+           std::to_string(pieces_.size()) +
            " layers that may be separated, and a device needs one; give " +
-           std::to_string(pieces_) + " devices or fewer");
+           std::to_string(pieces_.size()) + " devices or fewer");
     }
   }
 
@@ -128,25 +119,24 @@ class Search {
  private:
   using Found = std::pair<Setting, PlanCandidate>;
 
-  void check() const {
-    if (problem_.devices < 1) {
-      fail("devices is " + std::to_string(problem_.devices) + ", expected at least 1");
+  static const PlanProblem& checked(const PlanProblem& problem) {
+    if (problem.devices < 1) {
+      fail("devices is " + std::to_string(problem.devices) + ", expected at least 1");
     }
-    if (!problem_.limits.empty() &&
-        static_cast<int64_t>(problem_.limits.size()) != problem_.devices) {
-      fail("limits has " + std::to_string(problem_.limits.size()) + " values, expected " +
-           std::to_string(problem_.devices) + ", one for each device");
+    if (!problem.limits.empty() && static_cast<int64_t>(problem.limits.size()) != problem.devices) {
+      fail("limits has " + std::to_string(problem.limits.size()) + " values, expected " +
+           std::to_string(problem.devices) + ", one for each device");
     }
-    if (problem_.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
-    const Profile& one = problem_.cuts.front().profile;
-    for (const MiniBatchCut& cut : problem_.cuts) {
+    if (problem.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
+    const Profile& one = problem.cuts.front().profile;
+    for (const MiniBatchCut& cut : problem.cuts) {
       if (cut.profile.deferred_batch_norm == one.deferred_batch_norm) continue;
       fail("of the profiles of micro-batches of " + std::to_string(one.batch_rows) + " and of " +
            std::to_string(cut.profile.batch_rows) +
            " rows one was made with deferred batch norms; make all of them alike");
     }
     const Profile* first = nullptr;  // of those that say it
-    for (const MiniBatchCut& cut : problem_.cuts) {
+    for (const MiniBatchCut& cut : problem.cuts) {
       if (!cut.profile.autocast) continue;
       if (first == nullptr) first = &cut.profile;
       if (*cut.profile.autocast == *first->autocast) continue;
@@ -155,19 +145,20 @@ class Search {
            std::to_string(first->batch_rows) + " rows " + under_autocast(*first->autocast) +
            "; make all of them under the same guard");
     }
-    if (problem_.checkpoints.empty()) fail("there are no checkpoint modes to choose from");
-    if (problem_.budget < 0) {
-      fail("budget is " + std::to_string(problem_.budget) + ", expected at least 0");
+    if (problem.checkpoints.empty()) fail("there are no checkpoint modes to choose from");
+    if (problem.budget < 0) {
+      fail("budget is " + std::to_string(problem.budget) + ", expected at least 0");
     }
-    for (const int64_t stages : problem_.stages_per_device) {
+    for (const int64_t stages : problem.stages_per_device) {
       if (stages < 1) fail("stages_per_device has " + std::to_string(stages) + "; give 1 or more");
     }
-    for (const std::string& name : problem_.schedules) {
+    for (const std::string& name : problem.schedules) {
       if (name != kSearched) (void)schedule_by_name(name);  // throws, with what was meant
     }
-    for (const MiniBatchCut& cut : problem_.cuts) {
-      check_finite_step(cut.profile, cut.sizes, problem_.machine, "plan: ");
+    for (const MiniBatchCut& cut : problem.cuts) {
+      check_finite_step(cut.profile, cut.sizes, problem.machine, "plan: ");
     }
+    return problem;
   }
 
   void tell(const std::string& note) const {
@@ -193,7 +184,7 @@ class Search {
   void add(size_t cut, const std::string& name, int64_t per_device,
            std::vector<Setting>& settings) {
     const int64_t stages = problem_.devices * per_device;
-    if (stages > pieces_ || stages > Schedule::kMostCells / micro_batches(cut)) return;
+    if (stages > pieces_.size() || stages > Schedule::kMostCells / micro_batches(cut)) return;
     tell(name);
     settings.push_back({cut, name, per_device, named(cut, name, per_device)});
   }
@@ -238,14 +229,14 @@ class Search {
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) add_costly(cut);
     if (!costly_.empty()) return;
     fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
-         " devices with " + std::to_string(pieces_) +
+         " devices with " + std::to_string(pieces_.size()) +
          " layers that may be separated and the stages_per_device that were given" +
          stages_wanted() + "; add one of these, or 1f1b and 1");
   }
 
   // How many stages on a device those that may be chosen could have.
   std::string stages_wanted() const {
-    const int64_t most = pieces_ / problem_.devices;
+    const int64_t most = pieces_.size() / problem_.devices;
     std::string text;
     for (const NamedSchedule& named : named_schedules()) {
       if (!is_wanted(named.name)) continue;
@@ -411,7 +402,7 @@ class Search {
   double count_cuts(const Setting& setting) const {
     double count = 1;
     for (int64_t k = 1; k < setting.schedule.stages(); ++k) {
-      count *= static_cast<double>(pieces_ - k) / static_cast<double>(k);
+      count *= static_cast<double>(pieces_.size() - k) / static_cast<double>(k);
     }
     return count;
   }
@@ -462,7 +453,7 @@ class Search {
       return;
     }
     for (int64_t past = first + 1; past + left - 1 <= layers_; ++past) {
-      if (!may_begin_[static_cast<size_t>(past)]) continue;
+      if (!pieces_.may_cut(past)) continue;
       balance.push_back(past - first);
       for_each_cut(setting, past, balance, visit);
       balance.pop_back();
@@ -480,15 +471,6 @@ class Search {
       try_all_modes(setting, balance, modes, best);
       modes.pop_back();
     }
-  }
-
-  bool allowed(const std::vector<int64_t>& balance) const {
-    int64_t first = 0;
-    for (const int64_t layers : balance) {
-      if (layers < 1 || !may_begin_[static_cast<size_t>(first)]) return false;
-      first += layers;
-    }
-    return true;
   }
 
   // Where nothing fits: tries all cuts for the least memory, of the settings of which these are
@@ -511,24 +493,27 @@ class Search {
 
   // Moves cuts and changes modes for as long as that is better, or until so much is spent.
   void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
-    const auto stages = static_cast<size_t>(setting.schedule.stages());
-    int64_t distance = 1;
-    while (distance < 16 && distance * 8 < layers_ / static_cast<int64_t>(stages)) distance *= 2;
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
       // What holds least is found one device at a time: where a cut moves, its modes follow.
       const bool least = !best.fits() && balance != best.balance;
       const int64_t takes = least ? cost_of_thriftiest(setting) : cost_of(setting);
-      if (spent_ + takes > until || !allowed(balance)) return false;
+      if (spent_ + takes > until) return false;
       PlanCandidate candidate =
           least ? thriftiest(setting, balance) : predict(setting, balance, modes);
       if (!is_better(candidate, best)) return false;
       best = std::move(candidate);
       return true;
     };
-    while (distance >= 1 && spent_ < until) {
+    CutMoves moves;
+    moves.distance = first_distance(layers_, setting.schedule.stages());
+    moves.goes_on = [&] { return spent_ < until; };
+    moves.is_better = [&](const std::vector<int64_t>& balance) {
+      return attempt(balance, best.checkpoints);
+    };
+    moves.change_others = [&] {
       bool better = false;
-      for (size_t j = 0; j < stages; ++j) {
+      for (size_t j = 0; j < best.checkpoints.size(); ++j) {
         for (const Checkpoint mode : problem_.checkpoints) {
           if (best.checkpoints[j] == mode) continue;
           std::vector<Checkpoint> modes = best.checkpoints;
@@ -536,20 +521,9 @@ class Search {
           better = attempt(best.balance, modes) || better;
         }
       }
-      for (size_t j = 0; j + 1 < stages; ++j) {
-        for (const int64_t layers : {distance, -distance}) {
-          // The cut alone, or with the one behind it: then a partition moves as a whole.
-          for (const size_t end : {j + 1, j + 2}) {
-            if (end >= stages) continue;
-            std::vector<int64_t> moved = best.balance;
-            moved[j] += layers;
-            moved[end] -= layers;
-            better = attempt(moved, best.checkpoints) || better;
-          }
-        }
-      }
-      if (!better) distance /= 2;
-    }
+      return better;
+    };
+    move_cuts(best.balance, pieces_, moves);
   }
 
   // The best first; equal ones in the order in which they were found.
@@ -715,7 +689,7 @@ class Search {
       equal.push_back(layers_ * (j + 1) / stages - layers_ * j / stages);
     }
     const std::vector<int64_t> even = even_cut(setting, false);
-    if (equal != best.balance && allowed(equal)) {
+    if (equal != best.balance && pieces_.allow(equal)) {
       result.push_back({"balance", "as many layers in each: " + text_of(equal),
                         predict(setting, equal, best.checkpoints)});
     }
@@ -788,9 +762,8 @@ class Search {
 
   const PlanProblem& problem_;
   Machine link_;  // between two devices: nothing else of it is used
-  int64_t layers_ = 0;
-  int64_t pieces_ = 0;
-  std::vector<bool> may_begin_;  // [layer] a partition
+  const int64_t layers_;
+  const Pieces pieces_;
   std::vector<Setting> cheap_;
   std::vector<Setting> costly_;
   std::vector<Found> found_;

@@ -485,7 +485,7 @@ TEST(PlanSearch, MistakesAreNamed) {
       [](PlanProblem& p) {
         p.machine.keep_together = {{2, 9}};
       },
-      HasSubstr("layers 2 to 9, but there are layers 0 to 3"));
+      HasSubstr("layers 2 to 9, expected first <= last, both from 0 to 3"));
 }
 
 // A searched order of stages between which a skip goes over a slow link: as good as what

@@ -10,6 +10,7 @@
 
 #include "balance/cut/cuts.h"
 #include "balance/cut/grid.h"
+#include "balance/cut/pieces.h"
 #include "text/counted.h"
 #include "text/digits.h"
 
@@ -77,16 +78,6 @@ void check_sizes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& 
   }
 }
 
-void check_ranges(const std::vector<LayerRange>& ranges, int64_t layers) {
-  for (size_t r = 0; r < ranges.size(); ++r) {
-    if (0 <= ranges[r].first && ranges[r].first <= ranges[r].last && ranges[r].last < layers) {
-      continue;
-    }
-    fail(item("keep_together", r) + " is layers " + text(ranges[r].first) + " to " +
-         text(ranges[r].last) + ", expected first <= last, both from 0 to " + text(layers - 1));
-  }
-}
-
 void check(const std::vector<double>& costs, int64_t partitions, const PartitionOptions& options) {
   const auto layers = static_cast<int64_t>(costs.size());
   check_count(layers, partitions);
@@ -100,30 +91,14 @@ void check(const std::vector<double>& costs, int64_t partitions, const Partition
     check_length("size_limits", options.size_limits, partitions, "one for each partition");
     check_sizes(options.sizes, options.size_limits);
   }
-  check_ranges(options.keep_together, layers);
+  const std::string wrong = wrong_ranges(layers, options.keep_together);
+  if (!wrong.empty()) fail(wrong);
   for (const auto& [name, list] : {std::pair{"send_costs", &options.send_costs},
                                    std::pair{"receive_costs", &options.receive_costs}}) {
     if (list->empty()) continue;
     check_length(name, *list, layers - 1, "one for each pair of neighbouring layers");
     check_costs(name, *list);
   }
-}
-
-// How many layers lie before each place where a cut may be, 0 and all of them included.
-std::vector<int64_t> places(int64_t layers, const std::vector<LayerRange>& keep_together) {
-  // joined[i]: how many more ranges begin than end between layers i - 1 and i.
-  std::vector<int64_t> joined(static_cast<size_t>(layers) + 1);
-  for (const LayerRange& range : keep_together) {
-    ++joined[static_cast<size_t>(range.first) + 1];
-    --joined[static_cast<size_t>(range.last) + 1];
-  }
-  std::vector<int64_t> result = {0};
-  int64_t around = 0;
-  for (int64_t i = 1; i <= layers; ++i) {
-    around += joined[static_cast<size_t>(i)];
-    if (around == 0) result.push_back(i);
-  }
-  return result;
 }
 
 // The sum of all values before each place.
@@ -160,7 +135,8 @@ CutProblem make_problem(const std::vector<double>& costs, int64_t partitions,
                         const PartitionOptions& options) {
   const auto blocks = static_cast<size_t>(partitions);
   CutProblem problem;
-  problem.layers = places(static_cast<int64_t>(costs.size()), options.keep_together);
+  problem.layers =
+      Pieces(static_cast<int64_t>(costs.size()), options.keep_together, "partition: ").places();
 
   std::vector<double> all = costs;
   for (const auto* list : {&options.send_costs, &options.receive_costs}) {

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
-#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "balance/costs/profile_checks.h"
+#include "balance/cut/move_cuts.h"
+#include "balance/cut/pieces.h"
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
@@ -217,81 +218,34 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   return result;
 }
 
-// Moves cuts for as long as that makes a step faster.
-class Search {
- public:
-  Search(const Plan& plan, const std::vector<LayerRange>& keep_together)
-      : plan_(plan), left_(std::min(kMostSimulations, kMostCells / plan.cells())) {
-    // partition() has checked the ranges.
-    for (const LayerRange& range : keep_together) {
-      for (int64_t i = range.first + 1; i <= range.last; ++i) closed_.insert(i);
-    }
+// The fastest cut to which moves lead from any of the starts.
+std::vector<int64_t> fastest(const Plan& plan, const Pieces& pieces,
+                             const std::vector<std::vector<int64_t>>& starts) {
+  int64_t left = std::min(kMostSimulations, kMostCells / plan.cells());
+  const auto step = [&](const std::vector<int64_t>& balance) {
+    --left;
+    return plan.model(balance).run().makespan;
+  };
+  std::vector<int64_t> best;
+  double best_step = 0;
+  for (const std::vector<int64_t>& start : starts) {
+    double least = step(start);
+    CutMoves moves;
+    moves.distance = first_distance(pieces.places().back(), plan.partitions());
+    moves.goes_on = [&] { return left > 0; };
+    moves.is_better = [&](const std::vector<int64_t>& balance) {
+      const double time = step(balance);
+      if (!(time < least * (1 - kFaster))) return false;
+      least = time;
+      return true;
+    };
+    std::vector<int64_t> found = move_cuts(start, pieces, moves);
+    if (!best.empty() && !(least < best_step * (1 - kFaster))) continue;
+    best = std::move(found);
+    best_step = least;
   }
-
-  void improve(const std::vector<int64_t>& balance) {
-    std::vector<int64_t> best = balance;
-    double best_step = step(best);
-    keep(best, best_step);
-    for (int64_t distance = largest(best); distance >= 1;) {
-      bool better = false;
-      for (size_t cut = 0; cut + 1 < best.size() && left_ > 0; ++cut) {
-        for (const int64_t layers : {distance, -distance}) {
-          // The cut alone, or with the one behind it: then a partition moves as a whole.
-          for (const size_t end : {cut + 1, cut + 2}) {
-            if (end >= best.size()) continue;
-            std::vector<int64_t> moved = best;
-            moved[cut] += layers;
-            moved[end] -= layers;
-            if (moved[cut] < 1 || moved[end] < 1 || !allowed(moved)) continue;
-            const double time = step(moved);
-            if (!(time < best_step * (1 - kFaster))) continue;
-            best = std::move(moved);
-            best_step = time;
-            better = true;
-          }
-        }
-      }
-      keep(best, best_step);
-      if (left_ <= 0) return;
-      if (!better) distance /= 2;
-    }
-  }
-
-  const std::vector<int64_t>& best() const { return best_; }
-
- private:
-  static int64_t largest(const std::vector<int64_t>& balance) {
-    const int64_t layers = std::accumulate(balance.begin(), balance.end(), int64_t{0});
-    int64_t distance = 1;
-    while (distance < 16 && distance * 8 < layers / static_cast<int64_t>(balance.size()))
-      distance *= 2;
-    return distance;
-  }
-  bool allowed(const std::vector<int64_t>& balance) const {
-    if (closed_.empty()) return true;
-    int64_t first = 0;
-    for (const int64_t layers : balance) {
-      if (closed_.count(first) > 0) return false;
-      first += layers;
-    }
-    return true;
-  }
-  double step(const std::vector<int64_t>& balance) {
-    --left_;
-    return plan_.model(balance).run().makespan;
-  }
-  void keep(const std::vector<int64_t>& balance, double step) {
-    if (!best_.empty() && !(step < best_step_ * (1 - kFaster))) return;
-    best_ = balance;
-    best_step_ = step;
-  }
-
-  const Plan& plan_;
-  int64_t left_;              // simulations
-  std::set<int64_t> closed_;  // layers that no partition begins with
-  std::vector<int64_t> best_;
-  double best_step_ = 0;
-};
+  return best;
+}
 
 }  // namespace
 
@@ -447,10 +401,9 @@ std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
   check_options(options, partitions);
   check_finite(profile, options, "best_balance: ");
   const Plan plan(profile, partitions, options);
-  const std::vector<std::vector<int64_t>> begins = starts(profile, plan, options);
-  Search search(plan, options.keep_together);
-  for (const std::vector<int64_t>& start : begins) search.improve(start);
-  return search.best();
+  const Pieces pieces(static_cast<int64_t>(profile.layers.size()), options.keep_together,
+                      "best_balance: ");
+  return fastest(plan, pieces, starts(profile, plan, options));
 }
 
 }  // namespace gpipe::balance
