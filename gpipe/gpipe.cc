@@ -73,6 +73,18 @@ void check_not_inside() {
       "output as an input or a target");
 }
 
+// Holds the run lock in a call that reads or writes gradients or parameters: no other thread's run
+// changes them meanwhile. `pipeline`: null if there are no layers.
+class BetweenRuns {
+ public:
+  explicit BetweenRuns(const internal::Pipeline* pipeline) {
+    if (pipeline != nullptr) scope_.emplace(pipeline->run_lock());
+  }
+
+ private:
+  std::optional<internal::RunLock::Scope> scope_;
+};
+
 // Warns, once in a pipeline's life, that LibTorch's generator was seeded during a run. It cannot
 // tell whether a layer did so or another thread of the caller's.
 class ReseedWatch {
@@ -716,6 +728,7 @@ double GPipeImpl::clip_grad_norm_(double max_norm, double norm_type, bool error_
                                                error_if_nonfinite ? "true" : "false"),
                                pipeline_->late_registrations());
     }
+    const BetweenRuns between(pipeline_.get());
     const torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     const double norm =
         internal::clip_gradients(named.values(), max_norm, norm_type, error_if_nonfinite, world_,
@@ -734,6 +747,7 @@ bool GPipeImpl::unscale_gradients_(double loss_scale) {
                                absl::StrFormat("%.17g", loss_scale),
                                pipeline_->late_registrations());
     }
+    const BetweenRuns between(pipeline_.get());
     const bool finite = internal::unscale_gradients(named_parameters().values(), loss_scale, world_,
                                                     call_name("unscale_gradients_"));
     end_together("unscale_gradients_");
@@ -777,6 +791,7 @@ std::string GPipeImpl::parameter_hash() const {
       internal::agree_on_names(world_, call_name("parameter_hash"), /*arguments=*/"",
                                pipeline_->late_registrations());
     }
+    const BetweenRuns between(pipeline_.get());
     torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
     if (processes() != nullptr) {
       // Copies of tied parameters may have the last step's values.

@@ -3,14 +3,34 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 
 namespace gpipe::internal {
 
+namespace {
+
+// A reference to the node, which has an owner. A template, since each LibTorch version has one of
+// the two ways only.
+template <typename Node>
+WeakNodePtr weak_from(const Node& constant) {
+  auto& node = const_cast<Node&>(constant);
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+    return node.weak_from_this();
+  } else {
+    return WeakNodePtr(NodePtr::reclaim_copy(&node));
+  }
+}
+
+}  // namespace
+
 void ForeignNodes::enter(const torch::autograd::Node& node, int64_t stage) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto [entry, fresh] = stages_.try_emplace(&node, stage);
-  TORCH_CHECK(entry->second == stage, "stages ", std::min(stage, entry->second), " and ",
-              std::max(stage, entry->second),
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto entry = stages_.try_emplace(&node, Entry{weak_from(node), stage}).first;
+  Entry& known = entry->second;
+  if (known.node.expired()) known = {weak_from(node), stage};
+  TORCH_CHECK(known.stage == stage, "stages ", std::min(stage, known.stage), " and ",
+              std::max(stage, known.stage),
               " both use a tensor that was computed outside the pipeline (its graph has ",
               node.name(),
               "), and their backwards would run through its graph at the same time; compute it "

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/libtorch/versions.h"
 
 namespace gpipe::internal {
 
@@ -20,8 +21,13 @@ class ForeignNodes {
   void clear() { stages_.clear(); }
 
  private:
+  struct Entry {
+    WeakNodePtr node;  // expired: the node is gone, and another one may have its address
+    int64_t stage;
+  };
+
   std::mutex mutex_;
-  absl::flat_hash_map<const torch::autograd::Node*, int64_t> stages_;  // guarded by mutex_
+  absl::flat_hash_map<const torch::autograd::Node*, Entry> stages_;  // guarded by mutex_
 };
 
 }  // namespace gpipe::internal

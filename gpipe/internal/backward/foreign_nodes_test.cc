@@ -28,5 +28,15 @@ TEST(ForeignNodesTest, EachBelongsToTheStageThatReachedItFirst) {
   EXPECT_NO_THROW(nodes.enter(*a.grad_fn(), 1));
 }
 
+// A node that is made later may have the address of one that is gone.
+TEST(ForeignNodesTest, ANodeThatIsGoneBelongsToNoStage) {
+  const at::Tensor x = at::ones({2}).requires_grad_();
+  ForeignNodes nodes;
+  for (int64_t k = 0; k < 100; ++k) {
+    const at::Tensor y = x * 2;
+    EXPECT_NO_THROW(nodes.enter(*y.grad_fn(), k % 2));
+  }
+}
+
 }  // namespace
 }  // namespace gpipe::internal

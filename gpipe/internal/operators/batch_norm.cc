@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "gpipe/internal/operators/gathering.h"
 #include "gpipe/internal/tensors/alias.h"
+#include "gpipe/internal/threads/cpu_threads.h"
 #include "interception/interception.h"
 
 namespace gpipe::internal {
@@ -36,6 +37,23 @@ constexpr int64_t kShared = StatisticsUse::kSeveral;
 constexpr char kCounterName[] = "num_batches_tracked";
 
 thread_local RunningStatisticsScope* current_scope = nullptr;
+
+// Sets this thread's number of intra-op threads, and restores it on exit. An equal number is not
+// set: at::set_num_threads also writes the number of threads that are started later.
+class ThreadsScope {
+ public:
+  explicit ThreadsScope(int threads) : before_(at::get_num_threads()) {
+    if (threads != before_) set_threads_of_this_thread(threads);
+  }
+  ~ThreadsScope() {
+    if (at::get_num_threads() != before_) set_threads_of_this_thread(before_);
+  }
+  ThreadsScope(const ThreadsScope&) = delete;
+  ThreadsScope& operator=(const ThreadsScope&) = delete;
+
+ private:
+  const int before_;
+};
 
 at::Tensor tensor_of(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -220,6 +238,7 @@ class UpdateKernel : public c10::OperatorKernel {
     } else if (is_plain) {
       statistics.input = copy_of(input);
       statistics.modes.emplace();
+      statistics.threads = at::get_num_threads();
       // LibTorch's instance norm makes an update even if there are no rows: with NaN.
       statistics.instances = by_instance_ ? std::max<int64_t>(input.size(0), 1) : 0;
     } else {
@@ -450,6 +469,8 @@ void StatisticsLog::apply(Entry& entry) {
   if (entry.cumulative) s.momentum = 1.0 / entry.counter.item<double>();
   std::optional<CallerStateScope> modes;
   if (s.modes) modes.emplace(*s.modes);
+  std::optional<ThreadsScope> threads;
+  if (s.threads > 0) threads.emplace(s.threads);
   // Like the operators, which do not tell autograd that they write to these tensors.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (s.input.defined() && s.instances > 0) {

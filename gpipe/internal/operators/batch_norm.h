@@ -107,6 +107,9 @@ class StatisticsLog {
     at::Tensor input;
     // The modes that the layer ran under: it may set autocast or rounding itself.
     std::optional<CallerState> modes;
+    // The layer's number of intra-op threads. LibTorch's operator sums a part of a
+    // channels-last input per thread, so that another number gives other last bits.
+    int threads = 0;
     // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
     // means and sums of squared deviations, of shape (C).
     at::Tensor mean;

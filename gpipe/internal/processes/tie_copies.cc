@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +22,11 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+std::atomic<uint64_t> runs_with_gradients{0};
+
 }  // namespace
+
+void TieCopies::note_gradients() { ++runs_with_gradients; }
 
 TieCopies::TieCopies(std::vector<Tie> ties, const Residence& residence, size_t stages, World world,
                      c10::Device device)
@@ -44,12 +50,14 @@ TieCopies::Shared TieCopies::now(const Tie& tie) const {
 }
 
 std::string TieCopies::changed() const {
+  const bool may_have_trained = had_gradients_ || runs_ != runs_with_gradients;
   std::string changed;
   for (size_t k = 0; k < ties_.size(); ++k) {
     const bool owned = processes_[k].front() == world_.process();
     const Shared current = owned ? now(ties_[k]) : shared_[k];
     bool same = current.version == shared_[k].version && current.memory == shared_[k].memory;
-    if (owned && (!shared_[k].has_arrived || has_gradients_ || ties_[k].tensor.grad().defined())) {
+    if (owned &&
+        (!shared_[k].has_arrived || may_have_trained || ties_[k].tensor.grad().defined())) {
       same = false;
     }
     changed += same ? '0' : '1';
@@ -139,7 +147,8 @@ void TieCopies::share(const std::string& changed) {
   if (!sends.empty() || !receives.empty()) world_.processes()->move(sends, receives);
   // An optimizer changes the parameters that have a gradient.
   const auto has_gradient = [](const Tie& tie) { return tie.tensor.grad().defined(); };
-  has_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
+  runs_ = runs_with_gradients;
+  had_gradients_ = std::any_of(ties_.begin(), ties_.end(), has_gradient);
   for (const auto& [k, values] : copies) {
     // If the model was built on meta, only parameters that layers here have registered have memory.
     // A parameter that a layer uses without registering it stays on the host when the layer is

@@ -36,8 +36,9 @@ class TieCopies {
   // the owner would get only a part of its gradient. (A parameter that only its owner has frozen
   // gets no gradient.) `trained`: of all processes, by rank.
   void check_trained(const std::vector<std::string>& trained) const;
-  // Called when a run may add to gradients.
-  void note_gradients() { has_gradients_ = true; }
+  // Called when a run of any pipeline of this process may add to gradients: two pipelines may have
+  // the same layers.
+  static void note_gradients();
   // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: the
   // owner does not get that gradient, so it is dropped. Unless the run `records`, it also throws if
   // layers of this process have changed a parameter, since its copies have the values from before.
@@ -66,7 +67,8 @@ class TieCopies {
   // [tie] The processes of a replica that have the parameter, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;
   std::vector<Shared> shared_;  // [tie] what was shared last
-  bool has_gradients_ = false;  // at the last share(), or perhaps since
+  bool had_gradients_ = false;  // at the last share()
+  uint64_t runs_ = 0;           // the runs noted by note_gradients() at the last share()
 };
 
 }  // namespace gpipe::internal

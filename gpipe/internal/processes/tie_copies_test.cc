@@ -49,8 +49,24 @@ TEST(TieCopies, AreSharedFirstAndWhenTheOwnersMayHaveChanged) {
   EXPECT_EQ(copies.changed(), "1");
   share(copies);
   EXPECT_EQ(copies.changed(), "0");
-  copies.note_gradients();  // an optimizer may write into data()
+  TieCopies::note_gradients();  // an optimizer may write into data()
   EXPECT_EQ(copies.changed(), "1");
+}
+
+// Two pipelines over the same layers: one trains, the other evaluates.
+TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
+  const auto processes = std::make_shared<FakeProcesses>();
+  at::Tensor parameter = at::ones({3});
+  TieCopies trained = copies_of(parameter, processes);
+  TieCopies evaluated = copies_of(parameter, processes);
+  TieCopies::note_gradients();
+  share(trained);
+  share(evaluated);
+  EXPECT_EQ(evaluated.changed(), "0");
+  TieCopies::note_gradients();
+  share(trained);
+  EXPECT_EQ(trained.changed(), "0");
+  EXPECT_EQ(evaluated.changed(), "1");
 }
 
 // The values may have arrived in some of the other processes.

@@ -287,6 +287,7 @@ std::vector<Packet> Pipeline::run_backward(Pass& pass, BackwardRequest& request)
   check_backward_thread();
   const RunLock::Scope scope(run_lock_);
   check_unchanged(pass);
+  TieCopies::note_gradients();
   run(pass, fill_drain(pass.micro_batches()), Half::kBackward, &request, nullptr);
   return std::exchange(pass.input_gradients, std::vector<Packet>(pass.micro_batches()));
 }
@@ -333,7 +334,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   device_ties_.refresh(transfers_);
   pass.plan.model = model_state();
   check_step(pass, schedule, check_finite, /*gradients=*/true);
-  ties_.note_gradients();
+  TieCopies::note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
     // This needs only the processes of the same stages, which are done about now. Processes of

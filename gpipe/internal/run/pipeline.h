@@ -123,6 +123,9 @@ class Pipeline {
   // The parameters that stages of several processes share. Parameters that only devices of one
   // process share are internal (DeviceTies).
   TieCopies& ties() { return ties_; }
+  // Held by runs. A call that reads or writes gradients or parameters outside of runs holds it,
+  // too.
+  RunLock& run_lock() const { return run_lock_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
   // Whether a call failed that may have changed the parameters of some replicas and not of others.
   // Each process sets it for itself, and all have the same value: it is set after one exchange of

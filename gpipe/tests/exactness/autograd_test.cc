@@ -676,5 +676,26 @@ TEST(OnePipeline, FromTwoThreadsRunsOneCallAfterTheOther) {
   EXPECT_EQ(same, 100);
 }
 
+// Neither call changes what the other one adds to: a scale of 1 leaves gradients as they are.
+TEST(OnePipeline, ClipsInOneThreadWhileAnotherTrains) {
+  const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
+  const auto train = [&](bool clips) {
+    GPipe pipe = piped(chain(), {Checkpoint::kExceptLast});
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      while (clips && !over) pipe->clip_grad_norm_(1e30);
+    });
+    for (int i = 0; i < 150; ++i) pipe->step({batch()}, {}, loss);
+    over = true;
+    other.join();
+    std::vector<torch::Tensor> gradients;
+    for (const auto& p : pipe->parameters()) gradients.push_back(p.grad());
+    return gradients;
+  };
+  const std::vector<torch::Tensor> want = train(false);
+  const std::vector<torch::Tensor> have = train(true);
+  for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
+}
+
 }  // namespace
 }  // namespace gpipe

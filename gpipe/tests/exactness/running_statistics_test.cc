@@ -6,6 +6,7 @@
 // With deferral the plain model runs once over the mini-batch; there a norm stands beside the model
 // (Beside), so that its inputs do not depend on how other norms cut the batch.
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
 #include <ATen/ops/_batch_norm_with_update.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -34,6 +36,7 @@
 #include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/seed.h"
+#include "gpipe/testing/torch_seed.h"
 
 namespace gpipe {
 namespace {
@@ -611,6 +614,44 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   // The average of the same rows once more would be the same, except for rounding.
   train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
+}
+
+// LibTorch sums a channels-last input by threads, so that their number decides about last bits. The
+// statistics of a shared norm are updated at the end of a call, on the caller's thread.
+TEST(RunningStatisticsOfAChannelsLastInput, AreThoseOfTheStagesThreads) {
+  struct Normed : nn::Module {
+    explicit Normed(nn::BatchNorm2d norm) : norm(register_module("norm", std::move(norm))) {}
+    torch::Tensor forward(torch::Tensor x) { return norm(x); }
+    nn::BatchNorm2d norm;
+  };
+  const auto make = [] {
+    testing::manual_seed(1);
+    const nn::BatchNorm2d norm(8);
+    nn::Sequential model;
+    model->push_back(std::make_shared<Normed>(norm));
+    model->push_back(nn::Conv2d(nn::Conv2dOptions(8, 8, 1)));
+    model->push_back(std::make_shared<Normed>(norm));
+    return model;
+  };
+  testing::manual_seed(2);
+  const torch::Tensor x = torch::randn({8, 8, 24, 24}).contiguous(at::MemoryFormat::ChannelsLast);
+  const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+  const int threads = at::get_num_threads();
+  for (const int callers : {1, 2, 4}) {
+    SCOPED_TRACE(callers);
+    nn::Sequential plain = make();
+    nn::Sequential module = make();
+    at::set_num_threads(callers);
+    GPipe pipe(module, GPipeOptions({1, 2}).chunks(2).cpu_threads_per_stage(1));
+    pipe->step({x}, {}, loss);
+    EXPECT_EQ(at::get_num_threads(), callers);
+    at::set_num_threads(1);
+    PlainModel(plain, 2).step({x}, {}, loss, BackwardOrder::kAscending);
+    at::set_num_threads(threads);
+    const std::vector<torch::Tensor> have = module->buffers();
+    const std::vector<torch::Tensor> want = plain->buffers();
+    for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(torch::equal(have[k], want[k])) << k;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Setting,
