@@ -152,17 +152,17 @@ class TableTest(unittest.TestCase):
         self.assertEqual(document["environment"], HOME)
 
 
-class ReadmeTest(unittest.TestCase):
+class PagesTest(unittest.TestCase):
     MEASURED = sorted(path.name for path in HERE.glob("measured*.json"))
 
     def test_there_are_measured_rows(self):
         self.assertLessEqual({"measured.json", "measured_gpu.json"}, set(self.MEASURED))
 
     def test_its_tables_are_those_of_the_measured_rows(self):
-        readme = (HERE / "README.md").read_text().splitlines()
+        pages = [line for page in sorted(HERE.glob("*.md")) for line in page.read_text().splitlines()]
         for name in self.MEASURED:
             measured = table.of_document(json.loads((HERE / name).read_text()))
-            self.assertEqual([line for line in table.to_markdown(measured).splitlines() if line not in readme], [],
+            self.assertEqual([line for line in table.to_markdown(measured).splitlines() if line not in pages], [],
                              f"python3 experiments/rivals/table.py experiments/rivals/{name} prints it")
 
     def test_the_measured_rows_say_as_many_rounds_as_they_have(self):
