@@ -601,6 +601,27 @@ void stablelm(ConfigFields& fields, TransformerOptions& options) {
 
 }  // namespace
 
+std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& options,
+                                    int64_t rows) {
+  const int64_t queries = options.num_heads() * options.size_of_head(),
+                keys = options.kv_heads() * options.size_of_head();
+  switch (part) {
+    case WeightPart::kQueries:
+      return {0, queries};
+    case WeightPart::kKeys:
+      return {queries, queries + keys};
+    case WeightPart::kValues:
+      return {queries + keys, rows};
+    default:
+      return {0, rows};
+  }
+}
+
+bool is_of_experts(WeightPart part) {
+  return part == WeightPart::kExpertGate || part == WeightPart::kExpertUp ||
+         part == WeightPart::kExpert || part == WeightPart::kAllExperts;
+}
+
 const std::vector<Family>& families() {
   using Kind = TransformerKind;
   static const std::vector<Family> kFamilies = {

@@ -3,7 +3,9 @@
 #ifndef MODELS_FAMILIES_H_
 #define MODELS_FAMILIES_H_
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/config_fields.h"
@@ -24,6 +26,12 @@ enum class WeightPart : uint8_t {
   kExpert,
   kAllExperts,  // the name has no ".weight"
 };
+
+// The rows [first, second) of our parameter, of `rows` rows, that a tensor of a file is: all but
+// for queries, keys and values.
+std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& options,
+                                    int64_t rows);
+bool is_of_experts(WeightPart part);
 
 // "#" stands for the number of a block. Without ".weight" and ".bias".
 struct WeightName {

@@ -71,7 +71,9 @@ class Parameters {
     }
     for (const auto& parameter : have) {
       TORCH_CHECK_VALUE(values_.count(parameter.key()) > 0, "the module has the parameter '",
-                        parameter.key(), "', a transformer of the options has none such");
+                        parameter.key(),
+                        "', a transformer of the options has none such (adapters: call "
+                        "merge_and_unload_lora or unload_lora of models/lora.h first)");
     }
     left_ = values_;
   }
@@ -95,19 +97,17 @@ class Parameters {
 // `expert`: of which of them, for those parts.
 at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const TransformerOptions& options,
                    int64_t expert = 0) {
-  const int64_t queries = options.num_heads() * options.size_of_head(),
-                keys = options.kv_heads() * options.size_of_head();
   switch (part) {
     case WeightPart::kAll:
       return parameter;
     case WeightPart::kTransposed:
       return parameter.t();  // the same for a bias
     case WeightPart::kQueries:
-      return parameter.slice(0, 0, queries);
     case WeightPart::kKeys:
-      return parameter.slice(0, queries, queries + keys);
-    case WeightPart::kValues:
-      return parameter.slice(0, queries + keys);
+    case WeightPart::kValues: {
+      const auto [begin, end] = internal::rows_of(part, options, parameter.size(0));
+      return parameter.slice(0, begin, end);
+    }
     case WeightPart::kExpertGate:
       return parameter.select(0, expert).slice(0, 0, options.expert_size());
     case WeightPart::kExpertUp:
@@ -118,11 +118,6 @@ at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const Transform
       return parameter;
   }
   return {};
-}
-
-bool is_of_experts(WeightPart part) {
-  return part == WeightPart::kExpertGate || part == WeightPart::kExpertUp ||
-         part == WeightPart::kExpert || part == WeightPart::kAllExperts;
 }
 
 const Family& checked_family(const TransformerOptions& options) {
@@ -146,7 +141,8 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
     for (const char* end : {".weight", ".bias"}) {
       const at::Tensor parameter = parameters.take(ours + end);
       // A block without experts has another matrix under the same name.
-      if (!parameter.defined() || (parameter.dim() == 3) != is_of_experts(name.part)) continue;
+      if (!parameter.defined() || (parameter.dim() == 3) != internal::is_of_experts(name.part))
+        continue;
       const bool each = theirs.find('@') != std::string::npos;
       for (int64_t i = 0; i < (each ? parameter.size(0) : 1); ++i) {
         const std::string part = absl::StrReplaceAll(theirs, {{"@", std::to_string(i)}});

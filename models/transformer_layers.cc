@@ -18,9 +18,10 @@ namespace {
 using torch::nn::Linear;
 using torch::nn::LinearOptions;
 
-Linear linear(const TransformerOptions& options, int64_t in, int64_t out, bool bias,
-              double scale = 1) {
-  Linear layer(LinearOptions(in, out).bias(bias));
+template <typename Layer = AdaptableLinear>
+Layer linear(const TransformerOptions& options, int64_t in, int64_t out, bool bias,
+             double scale = 1) {
+  Layer layer(LinearOptions(in, out).bias(bias));
   torch::nn::init::normal_(layer->weight, 0, scale * options.initializer_range());
   if (layer->bias.defined()) torch::nn::init::zeros_(layer->bias);
   return layer;
@@ -34,7 +35,7 @@ double last_scale(const TransformerOptions& options) {
              : 1;
 }
 
-Linear last_linear(const TransformerOptions& options, int64_t in, bool bias) {
+AdaptableLinear last_linear(const TransformerOptions& options, int64_t in, bool bias) {
   return linear(options, in, options.hidden_size(), bias, last_scale(options));
 }
 
@@ -186,7 +187,7 @@ void AttentionLayerImpl::pretty_print(std::ostream& stream) const { stream << "A
 std::vector<at::Tensor> AttentionLayerImpl::queries_keys_values(const at::Tensor& input) const {
   const int64_t heads = options_.num_heads(), kv_heads = options_.kv_heads(),
                 size = options_.size_of_head();
-  Linear product = qkv;
+  AdaptableLinear product = qkv;
   const at::Tensor all = product->forward(normed(norm, input));
   const HeadNorm head_norm = options_.block().head_norm();
   std::vector<at::Tensor> parts;
@@ -350,7 +351,7 @@ void ExpertLayerImpl::reset() {
   const int64_t hidden = options_.hidden_size(), inner = options_.expert_size();
   const double deviation = options_.initializer_range();
   if (norms_before(options_)) norm = register_module("norm", TokenNorm(options_));
-  router = register_module("router", linear(options_, hidden, experts.count(), false));
+  router = register_module("router", linear<Linear>(options_, hidden, experts.count(), false));
   gate_up = register_module(
       "gate_up",
       ExpertMatrices(std::vector<int64_t>{experts.count(), 2 * inner, hidden}, deviation));

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/adaptable_linear.h"
 #include "models/attention.h"
 #include "models/layer_cache.h"
 #include "models/rotary.h"
@@ -101,7 +102,7 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, publ
 
   TokenNorm norm{nullptr}, post_norm{nullptr};  // before and behind
   TokenNorm query_norm{nullptr}, key_norm{nullptr};
-  torch::nn::Linear qkv{nullptr}, output{nullptr};
+  AdaptableLinear qkv{nullptr}, output{nullptr};
 
  private:
   // (N, heads, T, size) three times, normed, not rotated.
@@ -132,8 +133,8 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl>, public skip::Ski
 
   at::Tensor forward(const at::Tensor& input);
 
-  TokenNorm norm{nullptr}, post_norm{nullptr};                  // before and behind
-  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // with gate_in_up no gate
+  TokenNorm norm{nullptr}, post_norm{nullptr};                // before and behind
+  AdaptableLinear gate{nullptr}, up{nullptr}, down{nullptr};  // with gate_in_up no gate
 
  private:
   TransformerOptions options_;
@@ -172,7 +173,7 @@ class ExpertLayerImpl : public torch::nn::Cloneable<ExpertLayerImpl>, public ski
   TokenNorm norm{nullptr}, post_norm{nullptr};  // before and behind
   torch::nn::Linear router{nullptr};
   ExpertMatrices gate_up{nullptr}, down{nullptr};  // the gate's rows first
-  torch::nn::Linear shared_router{nullptr}, shared_gate{nullptr}, shared_up{nullptr},
+  AdaptableLinear shared_router{nullptr}, shared_gate{nullptr}, shared_up{nullptr},
       shared_down{nullptr};
 
  private:

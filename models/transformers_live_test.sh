@@ -4,7 +4,7 @@
 #
 #   transformers_live_test.sh PROGRAM SCRIPT FILE [ARGUMENT...]
 #
-# FILE lies beside what the script imports.
+# FILE lies beside what the script imports. With WHEELS=peft in the environment it may import that, too.
 #
 # Where there is no transformers (tools/transformers/transformers.sh fetches it) the test is skipped, and its report says
 # so.
@@ -15,6 +15,11 @@ use_libtorch_python transformers_live "$1" transformers __init__.py transformers
 # Not another version that this machine has.
 [[ -d ${PYTHONPATH#*:}/transformers ]] || skip transformers_live "no pinned transformers: tools/transformers/transformers.sh fetches it"
 
+if [[ -n ${WHEELS:-} ]]; then
+  more="$(wheels_of "${WHEELS}")"
+  [[ -d ${more} ]] || skip transformers_live "no pinned ${WHEELS}: tools/${WHEELS}/${WHEELS}.sh fetches it"
+  PYTHONPATH+=":${more}"
+fi
 PYTHONPATH+=":$(dirname "$3")"
 # Llama's sums in float32 depend on how wide the vectors are that the CPU has.
 export ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1

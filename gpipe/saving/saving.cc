@@ -240,29 +240,77 @@ void write_index(const internal::DraftFolder& folder, int64_t parts) {
   sync_file(path);
 }
 
-struct Saving {
+// The parts of a model over processes.
+struct ModelParts {
   GPipe& pipe;
-  torch::optim::Optimizer& optimizer;
-  // Null: each replica's optimizer has the states of all parameters that are here.
-  const ZeroOptimizer* const zero = nullptr;
   Processes* const processes = pipe->world().processes().get();
 
-  // The parts of the model are those of a replica: all replicas have the same, and the first
-  // writes.
+  // The parts are those of a replica: all replicas have the same, and the first writes.
   const World& world = pipe->world();
   const int64_t rank = world.process();
   const int64_t size = world.processes_each();
-  const bool writes_model = world.replica() == 0;
-  // The parts of the optimizer are, too, unless each replica has other states (`zero`).
-  const int64_t states_rank = zero != nullptr ? world.rank() : rank;
-  const int64_t states_size = zero != nullptr ? world.size() : size;
-  const bool writes_states = zero != nullptr || writes_model;
 
   // Waits without a limit for the values of all processes, as writing and reading may take long.
   std::vector<std::string> exchange(const std::string& name, const std::string& value) const {
     if (processes == nullptr) return {value};
     return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
   }
+
+  // The tensors of the layers of this process; tied ones only if the process owns them.
+  Named here(const Named& state) const {
+    if (processes == nullptr) return state;
+    internal::ParameterNames names = names_of(pipe);
+    for (const at::Tensor& parameter : pipe->local_parameters()) {
+      names.erase(parameter.unsafeGetTensorImpl());
+    }
+    std::unordered_set<std::string> of_others;
+    for (const auto& [parameter, name] : names) of_others.insert(name);
+    Named result;
+    for (const auto& [name, tensor] : state) {
+      if (!tensor.is_meta() && of_others.count(name) == 0) result.emplace_back(name, tensor);
+    }
+    return result;
+  }
+
+  // Throws unless this is a complete checkpoint, the same for all processes.
+  std::unique_ptr<internal::CheckpointFiles> open(const std::string& path) const {
+    check_path(path);
+    TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
+    auto files = internal::open_checkpoint(path, rank, size);
+    if (processes != nullptr) {
+      processes->agree("the checkpoint",
+                       internal::metadata_of(files->progress, internal::progress_name()));
+    }
+    return files;
+  }
+
+  void read(const Named& state, const internal::Shards& files) const {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : here(state)) put(tensor, files.read(name));
+  }
+
+  Progress load_weights(const std::string& path) const {
+    const std::unique_ptr<internal::CheckpointFiles> files = open(path);
+    Progress found = progress_of(files->progress);
+    const Named state = state_of(pipe);
+    check_model(state, files->model, processes == nullptr);
+    (void)exchange("the checkpoint is good", "");
+    read(state, files->model);
+    (void)exchange("the checkpoint is read", "");
+    return found;
+  }
+};
+
+struct Saving : ModelParts {
+  torch::optim::Optimizer& optimizer;
+  // Null: each replica's optimizer has the states of all parameters that are here.
+  const ZeroOptimizer* const zero = nullptr;
+
+  const bool writes_model = world.replica() == 0;
+  // The parts of the optimizer are, too, unless each replica has other states (`zero`).
+  const int64_t states_rank = zero != nullptr ? world.rank() : rank;
+  const int64_t states_size = zero != nullptr ? world.size() : size;
+  const bool writes_states = zero != nullptr || writes_model;
 
   void save(const Progress& progress, const std::string& path) const {
     check_path(path);
@@ -338,31 +386,8 @@ struct Saving {
     (void)exchange("the checkpoint is at its place", "");
   }
 
-  // The tensors of the layers of this process; tied ones only if the process owns them.
-  Named here(const Named& state) const {
-    if (processes == nullptr) return state;
-    internal::ParameterNames names = names_of(pipe);
-    for (const at::Tensor& parameter : pipe->local_parameters()) {
-      names.erase(parameter.unsafeGetTensorImpl());
-    }
-    std::unordered_set<std::string> of_others;
-    for (const auto& [parameter, name] : names) of_others.insert(name);
-    Named result;
-    for (const auto& [name, tensor] : state) {
-      if (!tensor.is_meta() && of_others.count(name) == 0) result.emplace_back(name, tensor);
-    }
-    return result;
-  }
-
   Progress load(const std::string& path) const {
-    check_path(path);
-    TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
-    const std::unique_ptr<internal::CheckpointFiles> files =
-        internal::open_checkpoint(path, rank, size);
-    if (processes != nullptr) {
-      processes->agree("the checkpoint",
-                       internal::metadata_of(files->progress, internal::progress_name()));
-    }
+    const std::unique_ptr<internal::CheckpointFiles> files = open(path);
     Progress found = progress_of(files->progress);
     const Named state = state_of(pipe);
     check_model(state, files->model, processes == nullptr);
@@ -390,8 +415,7 @@ struct Saving {
     } catch (const json::exception& error) {
       throw_damaged(files->optimizer.path(), std::string("its metadata: ") + error.what());
     }
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, tensor] : here(state)) put(tensor, files->model.read(name));
+    read(state, files->model);
     set_generator_state(found.generator);
     (void)exchange("the checkpoint is read", "");
     return found;
@@ -465,12 +489,12 @@ Progress load(const Saving& saving, const std::string& path) {
 
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  save(Saving{pipe, optimizer}, progress, path);
+  save(Saving{{pipe}, optimizer}, progress, path);
 }
 
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  save(Saving{pipe, optimizer.local(), &optimizer}, progress, path);
+  save(Saving{{pipe}, optimizer.local(), &optimizer}, progress, path);
 }
 
 bool check_checkpoint_path(const std::string& path) {
@@ -485,11 +509,16 @@ bool has_checkpoint(const std::string& path) {
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
-  return load(Saving{pipe, optimizer}, path);
+  return load(Saving{{pipe}, optimizer}, path);
 }
 
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
-  return load(Saving{pipe, optimizer.local(), &optimizer}, path);
+  return load(Saving{{pipe}, optimizer.local(), &optimizer}, path);
+}
+
+Progress load_weights(GPipe& pipe, const std::string& path) {
+  const ModelParts parts{pipe};
+  return internal::in_call(parts.processes, [&] { return parts.load_weights(path); });
 }
 
 Progress read_progress(const std::string& path) {

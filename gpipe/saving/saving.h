@@ -1,5 +1,5 @@
-// save_checkpoint, load_checkpoint: save a training run to the disk, and resume it under any
-// balance.
+// save_checkpoint, load_checkpoint, load_weights: save a training run to the disk, and resume it,
+// or take its weights alone, under any balance.
 #ifndef GPIPE_SAVING_SAVING_H_
 #define GPIPE_SAVING_SAVING_H_
 
@@ -99,6 +99,15 @@ bool has_checkpoint(const std::string& path);
 //   const gpipe::Progress progress = gpipe::load_checkpoint(pipe, optimizer, "run/last");
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path);
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path);
+
+// Reads the parameters and buffers of a checkpoint alone, for inference, or to begin another
+// training from them. Any optimizer may have written it. LibTorch's generator stays as it is.
+// Otherwise as load_checkpoint, with its errors.
+//
+// Example:
+//   gpipe::load_weights(pipe, "run/best");
+//   pipe->eval();
+Progress load_weights(GPipe& pipe, const std::string& path);
 
 // Reads from the folder of a checkpoint how far the run was, and its settings (empty if it was
 // saved without). Changes nothing, and reads none of the large files. Each process may call it by

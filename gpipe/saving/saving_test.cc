@@ -105,6 +105,31 @@ TEST(Checkpoint, LetsARunGoOnUnderAnotherBalance) {
   expect_same_state(pipe, resumed);
 }
 
+// Of any optimizer, under another balance, with draws that go on as they were.
+TEST(Checkpoint, ItsWeightsAreReadWithoutAnOptimizer) {
+  const std::string path = new_path();
+  GPipe pipe = pipeline({2, 2});
+  torch::optim::SGD optimizer(pipe->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  train(pipe, optimizer, 0, 2);
+  save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
+
+  GPipe other = pipeline({1, 2, 1});
+  torch::manual_seed(3);
+  const at::Tensor want = at::rand(5);
+  torch::manual_seed(3);
+  EXPECT_EQ(load_weights(other, path).rows, 12);
+  EXPECT_THAT(at::rand(5), EqualsBitwise(want));
+  expect_same_state(pipe, other);
+
+  GPipe wider = pipeline({4}, 6);
+  const at::Tensor before = wider->parameters()[0].clone();
+  EXPECT_THAT([&] { load_weights(wider, path); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("F32 [5, 4]")));
+  EXPECT_THAT(wider->parameters()[0], EqualsBitwise(before));
+  EXPECT_THAT([&] { load_weights(other, ""); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("is empty")));
+}
+
 TEST(Checkpoint, ReplacesAnOldOne) {
   const std::string path = new_path();
   GPipe pipe = pipeline({4});

@@ -175,6 +175,32 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
   EXPECT_EQ(names_in(of_two).size(), 3);
 }
 
+TEST(WorldCheckpoint, AnyLayoutReadsTheWeightsAlone) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    GPipe trained = pipeline(world, {2, 2});
+    auto optimizer = adam(trained);
+    train(trained, optimizer, 0, 2);
+    save_checkpoint(trained, optimizer, {2, 12, {}}, path);
+    say(trained->parameter_hash());
+    GPipe other = pipeline(world, {1, 3});
+    say(other->parameter_hash());
+    load_weights(other, path);
+    say(other->parameter_hash());
+    GPipe alone = pipeline(World(), {4});
+    load_weights(alone, path);
+    say(alone->parameter_hash());
+    GPipe wider = pipeline(world, {2, 2}, 6);
+    say(outcome([&] { load_weights(wider, path); }));
+  });
+  const std::string hash = ranks.lines()[0];
+  EXPECT_THAT(ranks.lines(), Each(::testing::Ne(hash)));
+  EXPECT_THAT(ranks.lines(), Each(hash));
+  EXPECT_THAT(ranks.lines(), Each(hash));
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("F32 [5, 4]")));
+  ranks.expect_ends();
+}
+
 TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
   const std::string of_replicas = new_path(), of_zero = new_path(), of_one = new_path();
   WorldRanks ranks(4, [&](const World& world, const Say& say) {

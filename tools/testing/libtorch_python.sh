@@ -10,6 +10,11 @@ skip() {
   exit 0
 }
 
+# wheels_of WHEELS: the folder of what tools/WHEELS/WHEELS.sh fetches. Behind use_libtorch_python.
+wheels_of() {
+  echo "${wheels_root}/$1-$(sha256sum "tools/$1/requirements.txt" | cut -c1-8)"
+}
+
 # use_libtorch_python NAME PROGRAM WHEELS FILE IMPORT: sets PYTHONPATH, by which python3 finds that LibTorch's torch, if
 # it came as wheels, and what tools/WHEELS/WHEELS.sh has fetched of its requirements.txt, which is there at run time.
 # Skips the test NAME where there is no FILE in torch, or IMPORT cannot be imported.
@@ -18,7 +23,8 @@ use_libtorch_python() {
   library="$(ldd "${program}" | awk '$1 == "libtorch_cpu.so" { print $3 }')"
   site="$(dirname "$(dirname "$(dirname "$(realpath "${library}")")")")"
   [[ -f ${site}/torch/${file} ]] || skip "${name}" "the LibTorch of ${site} did not come with its Python"
-  PYTHONPATH="${site}:${GPIPE_CACHE:-$(dirname "${site}")}/${wheels}-$(sha256sum "tools/${wheels}/requirements.txt" | cut -c1-8)"
+  wheels_root="${GPIPE_CACHE:-$(dirname "${site}")}"
+  PYTHONPATH="${site}:$(wheels_of "${wheels}")"
   export PYTHONPATH
   # The wheels are not compiled, and cannot be in a sandbox: that takes longer than all the rest.
   export PYTHONPYCACHEPREFIX="${TEST_TMPDIR}/compiled"

@@ -1,0 +1,117 @@
+// AdaptableLinear: a linear layer that takes low-rank adapters (models/lora.h).
+#ifndef MODELS_ADAPTABLE_LINEAR_H_
+#define MODELS_ADAPTABLE_LINEAR_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/options/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe::models {
+
+namespace internal {
+
+// What an adapter is. A value type.
+struct AdapterShape {
+  std::string name;            // of what it adapts, as files and patterns have it
+  int64_t begin = 0, end = 0;  // the rows of the weight
+  int64_t rank = 1;
+  double scaling = 1;  // what the product is multiplied with
+  double dropout = 0;
+  bool dora = false;
+  // Files have the weight of (in, out). Sums over its rows are then in another order.
+  bool transposed = false;
+};
+
+// B * A * scaling, added to rows of a weight W, and with DoRA the length m of each row of the sum
+// (Hu et al., "LoRA", 2021; Liu et al., "DoRA", 2024). Computes what Python's `peft` computes, in
+// its order.
+class LowRankAdapterImpl : public torch::nn::Cloneable<LowRankAdapterImpl> {
+ public:
+  // For this weight, (out, in). A weight of less than 32 bits gets an adapter of float32.
+  LowRankAdapterImpl(AdapterShape shape, const at::Tensor& weight);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // A is drawn and B is 0, so nothing is changed at first.
+  void draw(const at::Tensor& weight);
+
+  // What comes in the place of `result`, these rows of the layer's output. `weight`, `bias`: all of
+  // the layer's, the bias undefined if there is none.
+  at::Tensor adapted(const at::Tensor& input, const at::Tensor& result, const at::Tensor& weight,
+                     const at::Tensor& bias);
+  // Writes the merged rows into `weight`.
+  void merge_into(at::Tensor& weight) const;
+
+  const AdapterShape& shape() const { return shape_; }
+
+  at::Tensor A, B, magnitude;  // (rank, in), (rows, rank), and with DoRA (rows)
+
+ private:
+  at::Tensor rows_of(const at::Tensor& tensor) const {
+    return tensor.slice(0, shape_.begin, shape_.end);
+  }
+  // (rows), of the rows of weight + product.
+  at::Tensor lengths(const at::Tensor& weight, const at::Tensor& product) const;
+  at::Tensor change() const;  // (rows, in)
+
+  AdapterShape shape_;
+  int64_t in_features_;
+  at::TensorOptions tensor_options_;
+};
+TORCH_MODULE(LowRankAdapter);
+
+}  // namespace internal
+
+// torch::nn::Linear, with the same parameters, first values and results, that add_lora
+// (models/lora.h) can adapt: a torch::nn::Linear that is a member of a layer cannot be replaced
+// from outside. The adapters' parameters are "lora.A", "lora.B" and "lora.magnitude", or those of
+// "lora0", "lora1" and so on where several adapt one layer.
+//
+// Example:
+//   struct BlockImpl : torch::nn::Module {
+//     gpipe::models::AdaptableLinear in{register_module("in", gpipe::models::AdaptableLinear(8,
+//     32))};
+class AdaptableLinearImpl : public torch::nn::Cloneable<AdaptableLinearImpl> {
+ public:
+  AdaptableLinearImpl(int64_t in_features, int64_t out_features)
+      : AdaptableLinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
+  explicit AdaptableLinearImpl(const torch::nn::LinearOptions& linear_options);
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  at::Tensor forward(const at::Tensor& input);
+
+  // By rows; no two share one. Throws c10::ValueError if there are adapters already.
+  void add_adapters(std::vector<internal::AdapterShape> shapes);
+  void remove_adapters();
+  void merge_and_remove_adapters();
+  const std::vector<internal::LowRankAdapter>& adapters() const { return adapters_; }
+
+  // Writes the adapters into the weight, of which a copy is kept; nothing, if that is so already.
+  void merge();
+  // The weight's bits from before.
+  void unmerge();
+  bool is_merged() const { return unmerged_.defined(); }
+
+  torch::nn::LinearOptions options;
+  at::Tensor weight, bias;  // (out, in), (out)
+
+ private:
+  void register_adapters(const std::vector<internal::AdapterShape>& shapes);
+
+  std::vector<internal::LowRankAdapter> adapters_;
+  at::Tensor unmerged_;  // the weight without adapters, while it has them
+};
+TORCH_MODULE(AdaptableLinear);
+
+}  // namespace gpipe::models
+
+#endif  // MODELS_ADAPTABLE_LINEAR_H_
