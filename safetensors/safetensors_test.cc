@@ -284,13 +284,13 @@ TEST(Safetensors, ANameThatIsNoUtf8IsRefused) {
   const fs::path path = folder() / "file";
   for (const Named& tensors : {Named{{"w\xff", at::ones({1})}}, Named{{"\xc3", at::ones({1})}}}) {
     EXPECT_THAT([&] { write(path, tensors); },
-                ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("no UTF-8")));
+                ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("not UTF-8")));
   }
   EXPECT_THAT(
       [&] {
         write(path, {}, {{"key", "\xfe"}});
       },
-      ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("no UTF-8")));
+      ::testing::ThrowsMessage<c10::ValueError>(HasSubstr("not UTF-8")));
   EXPECT_TRUE(fs::is_empty(path.parent_path()));
 }
 
