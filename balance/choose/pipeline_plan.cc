@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
@@ -143,6 +144,20 @@ void check_whole(const Json& number) {
   if (!fits) throw std::invalid_argument("expected a whole number, got " + number.dump());
 }
 
+// Schedule::verify() also takes a half of a schedule; a plan is for whole steps.
+void check_has_both_halves(const Schedule& schedule, const std::string& prefix) {
+  bool forwards = false, backwards = false;
+  for (const std::vector<Action>& actions : schedule.table()) {
+    for (const Action& action : actions) {
+      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
+    }
+  }
+  if (forwards && backwards) return;
+  throw std::invalid_argument(absl::StrCat(prefix, "the schedule has no ",
+                                           forwards ? "backwards" : "forwards",
+                                           "; a step needs both; give a whole schedule"));
+}
+
 }  // namespace
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
@@ -204,8 +219,10 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
       wrong("takes more than its limit");
     }
   }
+  check_has_both_halves(plan.schedule, prefix);
   try {
     (void)plan.schedule.verify(Sends::kBuffered);
+    (void)plan.placement();
   } catch (const std::invalid_argument& error) {
     fail(std::string("the schedule: ") + error.what());
   }
@@ -393,6 +410,7 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
     throw std::invalid_argument(file + ": " + name + ": " + error.what());
   }
   plan.schedule = schedule_from(*schedule, file);
+  check_plan_value(plan, file + ": ");
   if (placement && *placement != plan.placement().worker_of_stage()) {
     throw std::invalid_argument(
         file + ": placement: it is not where the schedule has its stages (" +
@@ -400,7 +418,6 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
             .substr(1) +
         ")");
   }
-  check_plan_value(plan, file + ": ");
   return plan;
 }
 

@@ -153,7 +153,12 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
       {[](Json& json) { json["step"] = -1; }, "expected seconds of at least 0"},
       {[](Json& json) { json["units"] = "hours, bits"; }, "units are not"},
       {[](Json& json) { std::swap(json["placement"][0], json["placement"][1]); }, "placement: "},
-      {[](Json& json) { json["schedule"] = "stages 4"; }, "the schedule: "}};
+      {[](Json& json) { json["schedule"] = "stages 4"; }, "the schedule: "},
+      {[](Json& json) {
+         std::string text = Schedule::create(4, 4, std::vector<std::vector<Action>>(2)).to_text();
+         json["schedule"] = text;
+       },
+       "the schedule has no forwards"}};
   for (const auto& [change, message] : damages) {
     Json json = Json::parse(plan_to_json(sample()));
     change(json);

@@ -581,8 +581,8 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
                      const MemoryTrace* trace) {
   check_plan_value(plan, "check_plan: ");
   check_machine(machine, "check_plan: ");
+  Check check(plan, profile, sizes, machine);  // checks the profile, too
   check_finite_step(profile, sizes, machine, "check_plan: ");
-  Check check(plan, profile, sizes, machine);
   PlanProof proof;
   proof.ascending = plan.schedule.verify(Sends::kBuffered).ascending;
   proof.deadlock_free = check.run();

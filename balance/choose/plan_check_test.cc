@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -60,6 +61,23 @@ PipelinePlan by_hand() {
 }
 
 const std::vector<double> kTwo = {1, 1};
+
+TEST(PlanCheck, RefusesHalfASchedule) {
+  PipelinePlan plan = by_hand();
+  plan.schedule = by_hand().schedule.only({ActionKind::kForward});
+  EXPECT_THAT([&] { check_plan(plan, two_layers(), kTwo, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no backwards; a step needs")));
+  plan.schedule = by_hand().schedule.only({ActionKind::kBackward});
+  EXPECT_THAT([&] { check_plan(plan, two_layers(), kTwo, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("has no forwards; a step needs")));
+}
+
+TEST(PlanCheck, ChecksTheProfileBeforeItsSums) {
+  Profile profile = two_layers();
+  profile.layers[1].forward = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT([&] { check_plan(by_hand(), profile, kTwo, {}); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("check_plan: the profile's ")));
+}
 
 TEST(PlanCheck, FindsWhatIsCountedByHand) {
   const PlanProof proof = check_plan(by_hand(), two_layers(), kTwo, {});

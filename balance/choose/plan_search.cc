@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "balance/choose/fitting_cut.h"
 #include "balance/choose/profiled_schedule.h"
 #include "balance/costs/profile_checks.h"
@@ -156,6 +157,11 @@ class Search {
       if (name != kSearched) (void)schedule_by_name(name);  // throws, with what was meant
     }
     for (const MiniBatchCut& cut : problem.cuts) {
+      if (cut.sizes.empty()) {
+        fail(absl::StrCat("the cut into ", cut.chunks,
+                          " chunks has no sizes; give one size for each of its micro-batches"));
+      }
+      check_profile(cut.profile, "plan: the profile cannot have been measured: ");
       check_finite_step(cut.profile, cut.sizes, problem.machine, "plan: ");
     }
     return problem;
@@ -183,8 +189,9 @@ class Search {
 
   void add(size_t cut, const std::string& name, int64_t per_device,
            std::vector<Setting>& settings) {
+    if (per_device > pieces_.size() / problem_.devices) return;
     const int64_t stages = problem_.devices * per_device;
-    if (stages > pieces_.size() || stages > Schedule::kMostCells / micro_batches(cut)) return;
+    if (stages > Schedule::kMostCells / micro_batches(cut)) return;
     tell(name);
     settings.push_back({cut, name, per_device, named(cut, name, per_device)});
   }
@@ -218,9 +225,14 @@ class Search {
 
   void add_settings() {
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
+      bool alone = false;  // whether the one stage of one device was added
       for_each_schedule([&](const std::string& name, int64_t v) {
-        // One stage runs its backwards one after the other, whatever the name.
-        if (problem_.devices * v == 1 && name != "1f1b") return;
+        // One stage runs its backwards one after the other, whatever the name: 1F1B stands for all.
+        if (problem_.devices == 1 && v == 1) {
+          if (!alone) add(cut, "1f1b", v, cheap_);
+          alone = true;
+          return;
+        }
         if (!is_costly(name)) add(cut, name, v, cheap_);
       });
     }
@@ -254,7 +266,7 @@ class Search {
 
   void add_costly(size_t cut) {
     for_each_schedule([&](const std::string& name, int64_t v) {
-      if (problem_.devices * v > 1 && is_costly(name)) add(cut, name, v, costly_);
+      if ((problem_.devices > 1 || v > 1) && is_costly(name)) add(cut, name, v, costly_);
     });
   }
 
@@ -269,6 +281,7 @@ class Search {
       }
     }
     for (const size_t cut : cuts) add_costly(cut);
+    if (!costly_.empty() && cuts.size() < problem_.cuts.size()) exhaustive_ = false;
   }
 
   // --- predictions

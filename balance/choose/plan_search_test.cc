@@ -430,6 +430,41 @@ TEST(PlanSearch, OneDeviceHasNoSchedulesToChooseFrom) {
   EXPECT_THAT(problems_of(problem, found.best), IsEmpty());
 }
 
+TEST(PlanSearch, OneStageTakes1f1bForAnyNameThatIsWanted) {
+  std::mt19937_64 random(testing::test_seed());
+  PlanProblem problem = problem_of(1, random_profile(3, random), {2});
+  problem.stages_per_device = {1};
+  for (const char* name : {"zb-h1", "zb-h2", "fill-drain"}) {
+    problem.schedules = {name};
+    EXPECT_EQ(search_plan(problem).best.schedule_name, "1f1b") << name;
+  }
+}
+
+TEST(PlanSearch, ManyStagesPerDeviceAreSkipped) {
+  std::mt19937_64 random(testing::test_seed());
+  PlanProblem problem = problem_of(2, random_profile(4, random), {2});
+  problem.stages_per_device = {1, int64_t{1} << 62};
+  EXPECT_EQ(search_plan(problem).best.stages_per_device, 1);
+}
+
+TEST(PlanSearch, CutsLeftOutForCostlySchedulesAreNotExhaustive) {
+  std::mt19937_64 random(testing::test_seed());
+  PlanProblem problem = problem_of(2, random_profile(2, random), {1, 2, 3});
+  problem.stages_per_device = {1};
+  problem.schedules = {"1f1b", "zb-h2"};
+  EXPECT_FALSE(search_plan(problem).exhaustive);
+  problem.cuts.pop_back();
+  EXPECT_TRUE(search_plan(problem).exhaustive);
+}
+
+TEST(PlanSearch, ProfilesAreCheckedBeforeTheirSums) {
+  std::mt19937_64 random(testing::test_seed());
+  PlanProblem problem = problem_of(2, random_profile(4, random), {2});
+  problem.cuts.front().profile.layers[1].forward = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT([&] { search_plan(problem); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("cannot have been measured")));
+}
+
 TEST(PlanSearch, LayersThatMustNotBeSeparatedStayTogether) {
   std::mt19937_64 random(testing::test_seed());
   PlanProblem problem = problem_of(2, random_profile(6, random), {4});
@@ -527,6 +562,14 @@ TEST(PlanSearch, SearchedOrdersKnowSkips) {
   EXPECT_LT(told.makespan, untold - 1);
   EXPECT_EQ(found.best.schedule_name, "search");
   EXPECT_NEAR(found.best.step, told.makespan, 1e-6);
+}
+
+TEST(PlanSearch, ACutWithoutMicroBatchesIsRefused) {
+  std::mt19937_64 random(testing::test_seed());
+  PlanProblem problem = problem_of(2, random_profile(4, random), {2});
+  problem.cuts.front().sizes.clear();
+  EXPECT_THAT([&] { search_plan(problem); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("2 chunks has no sizes; give one")));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -196,6 +197,13 @@ void read_profile(Settings& settings, const std::string& path, int64_t chunks,
   }
   if (settings.model_name.empty()) settings.model_name = settings.saved.model;
   const int64_t rows = std::max<int64_t>(settings.saved.profile.batch_rows, 1);
+  const int64_t most = std::numeric_limits<int64_t>::max() / rows;
+  if (chunks > most) {
+    throw std::invalid_argument(absl::StrFormat(
+        "--chunks=%d of micro-batches of %d rows, as %s has them, make more rows than can be "
+        "counted; give --chunks=%d or fewer",
+        chunks, rows, path, most));
+  }
   cut_batch(settings, batch.value_or(rows * chunks), chunks);
   if (settings.rows != rows) {
     throw std::invalid_argument(absl::StrFormat(
