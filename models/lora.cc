@@ -360,7 +360,7 @@ LoraOptions load(const std::string& folder, const torch::nn::Module& model,
     }
     if (!at::isFloatingType(safetensors::type_of(have->second.type))) {
       refuse(folder, absl::StrCat("'", name, "' is of the type ", have->second.type,
-                                  ", which is no floating-point type"));
+                                  ", which is not a floating-point type"));
     }
   }
   for (const auto& [name, tensor] : tensors) {

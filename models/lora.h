@@ -1,8 +1,8 @@
 // lora: low-rank adapters for fine-tuning (Hu et al., "LoRA", 2021), in the files of Python's
 // `peft`.
 //
-// An adapter adds a product of two small matrices to a frozen weight. Of a frozen weight nothing is
-// kept for backward, and no optimizer has a state for it. Layers that take adapters are
+// An adapter adds a product of two small matrices to a frozen weight. Nothing is kept for the
+// backward of a frozen weight, and no optimizer has a state for it. Layers that take adapters are
 // AdaptableLinear (models/adaptable_linear.h), as those of transformer() are.
 #ifndef MODELS_LORA_H_
 #define MODELS_LORA_H_
@@ -40,7 +40,8 @@ struct LoraOptions {
   TORCH_ARG(int64_t, rank) = 8;
   // Their product is multiplied with alpha / rank (lora_alpha).
   TORCH_ARG(double, alpha) = 8;
-  // Of an adapter's input, in training (lora_dropout). Below 1.
+  // The probability that an element of an adapter's input is dropped in training (lora_dropout),
+  // from 0 to below 1.
   TORCH_ARG(double, dropout) = 0;
   // alpha / sqrt(rank) instead (Kalajdzievski, "rsLoRA", 2023; use_rslora).
   TORCH_ARG(bool, rank_stabilized) = false;
@@ -89,8 +90,8 @@ LoraOptions read_lora(const std::string& folder);
 // folder/adapter_model.safetensors, converted to the parameters' types. Returns their options.
 //
 // Throws as read_lora and add_lora, std::runtime_error for tensors that are missing, left over, of
-// another shape or of no floating-point type, and c10::ValueError for a model on meta. Nothing is
-// changed then, unless a file is damaged within a tensor.
+// another shape or of a type that is not floating-point, and c10::ValueError for a model on meta.
+// Nothing is changed then, unless a file is damaged within a tensor.
 LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model);
 LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model,
                       const TransformerOptions& options);

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "balance/step/whole_step.h"
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
@@ -144,20 +144,6 @@ void check_whole(const Json& number) {
   if (!fits) throw std::invalid_argument("expected a whole number, got " + number.dump());
 }
 
-// Schedule::verify() also takes a half of a schedule; a plan is for whole steps.
-void check_has_both_halves(const Schedule& schedule, const std::string& prefix) {
-  bool forwards = false, backwards = false;
-  for (const std::vector<Action>& actions : schedule.table()) {
-    for (const Action& action : actions) {
-      (action.kind == ActionKind::kForward ? forwards : backwards) = true;
-    }
-  }
-  if (forwards && backwards) return;
-  throw std::invalid_argument(absl::StrCat(prefix, "the schedule has no ",
-                                           forwards ? "backwards" : "forwards",
-                                           "; a step needs both; give a whole schedule"));
-}
-
 }  // namespace
 
 bool operator==(const PipelinePlan& a, const PipelinePlan& b) {
@@ -219,7 +205,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
       wrong("takes more than its limit");
     }
   }
-  check_has_both_halves(plan.schedule, prefix);
+  check_whole_step(plan.schedule, prefix);
   try {
     (void)plan.schedule.verify(Sends::kBuffered);
     (void)plan.placement();

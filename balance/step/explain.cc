@@ -14,6 +14,7 @@
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
+#include "balance/step/whole_step.h"
 #include "gpipe/schedule/action.h"
 
 namespace gpipe::balance {
@@ -99,7 +100,8 @@ class Plan {
            std::to_string(schedule_.micro_batches()) + " micro-batches, expected " +
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
-    check_whole();
+    check_whole_step(schedule_, "explain: ");
+    splits_ = has_split_backwards();
     recomputed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
     micro_batches_.resize(static_cast<size_t>(options.chunks));
     for (size_t m = 0; m < options.micro_batch_sizes.size(); ++m) {
@@ -153,19 +155,13 @@ class Plan {
   bool splits() const { return splits_; }
 
  private:
-  // simulate() also takes a half of a schedule; a step is not one.
-  void check_whole() {
-    bool forwards = false, backwards = false;
+  bool has_split_backwards() const {
     for (const std::vector<Action>& actions : schedule_.table()) {
       for (const Action& action : actions) {
-        (action.kind == ActionKind::kForward ? forwards : backwards) = true;
-        splits_ = splits_ || action.kind == ActionKind::kInputGradient;
+        if (action.kind == ActionKind::kInputGradient) return true;
       }
     }
-    if (!forwards || !backwards) {
-      fail(std::string("the schedule has no ") + (forwards ? "backwards" : "forwards") +
-           "; a step needs both");
-    }
+    return false;
   }
 
   const Profile& profile_;

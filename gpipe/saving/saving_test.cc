@@ -105,7 +105,7 @@ TEST(Checkpoint, LetsARunGoOnUnderAnotherBalance) {
   expect_same_state(pipe, resumed);
 }
 
-// Of any optimizer, under another balance, with draws that go on as they were.
+// Another optimizer wrote the checkpoint, under another balance, and draws go on as they were.
 TEST(Checkpoint, ItsWeightsAreReadWithoutAnOptimizer) {
   const std::string path = new_path();
   GPipe pipe = pipeline({2, 2});

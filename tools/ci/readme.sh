@@ -63,7 +63,9 @@ tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:
 
 # Nor Python's transformers, which are for one Python and one processor. Where they cannot be installed nothing has passed.
 say "transformers: tools/transformers/transformers.sh"
-if timed "transformers' wheels" tools/transformers/transformers.sh && timed "peft's wheels" tools/peft/peft.sh; then
+if timed "transformers' wheels" tools/transformers/transformers.sh; then
+  timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
+  # Without peft's wheels its test is skipped, and the others run.
   tests "transformers" . //models:transformers_live_test //models:transformers_families_test //models:peft_live_test \
     //gpipe/saving:checkpoint_live_test
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/models/transformers_live_test/test.log)"
