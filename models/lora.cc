@@ -333,7 +333,7 @@ LoraOptions options_from(Json fields, const std::string& folder) {
 
 LoraOptions load(const std::string& folder, const torch::nn::Module& model,
                  const std::vector<Candidate>& all) {
-  const LoraOptions lora = read_lora(folder);
+  LoraOptions lora = read_lora(folder);
   const std::vector<Candidate> found = targets(all, lora, /*each=*/false);
   const safetensors::File file((fs::path(folder) / kFile).string());
   std::map<std::string, std::vector<int64_t>> wanted;
