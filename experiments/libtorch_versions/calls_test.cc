@@ -81,7 +81,7 @@ TEST(Files, SayWhatIsWrong) {
     load_replays(path);
     FAIL() << "read";
   } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("not what --results writes"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("not a file that --results writes"));
   }
 }
 

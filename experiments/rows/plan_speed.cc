@@ -25,7 +25,7 @@ Plan plan_speed(const SpeedExperiment& experiment) {
   plan.table = experiment.table;
   plan.json = flags.json;
   plan.remarks = experiment.remarks;
-  // Simulated rows are as published: who sets a balance wants measured ones.
+  // Simulated rows run as published, so a user that sets a balance gets measured ones.
   std::vector<Origin> ways = {Origin::kMeasured};
   if (!flags.for_pipelines() || !flags.ways.empty()) ways.push_back(Origin::kSimulated);
   plan.variants =

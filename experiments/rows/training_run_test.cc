@@ -102,7 +102,7 @@ TEST_F(TrainingRunTest, NoOtherLengthWhereTheLearningRatesWereOthers) {
   run(2);
   options_.resume = true;
   EXPECT_THAT([&] { run(4); },
-              ThrowsMessage<c10::ValueError>(HasSubstr("were others from epoch 2 on")));
+              ThrowsMessage<c10::ValueError>(HasSubstr("differ from epoch 2 on")));
   options_.epochs = 4;
   EXPECT_THROW(check_resumable(options_, 2), c10::ValueError);
   options_.resume = false;
