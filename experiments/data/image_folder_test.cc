@@ -103,7 +103,7 @@ TEST_F(ImageFolderTest, TrainingDependsOnTheDrawsAlone) {
   EXPECT_NE(a, b);
 }
 
-TEST_F(ImageFolderTest, DamagedAndMissingImagesAreNoException) {
+TEST_F(ImageFolderTest, DamagedAndMissingImagesDoNotThrow) {
   const ImageFolder data(folder_, options(true));
   write_bytes(folder_ + "/dog/a.jpg", "damaged");
   std::filesystem::remove(folder_ + "/dog/b.JPEG");

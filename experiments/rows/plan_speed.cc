@@ -42,7 +42,7 @@ Plan plan_speed(const SpeedExperiment& experiment) {
     plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
                            "; whole training steps on random images, loading left out" +
                            (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
-                           ". Where partitions share cores it is no speed-up of pipelines.");
+                           ". Where partitions share cores, the ratio is not a speed-up by pipelines.");
   }
   if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
   return plan;
