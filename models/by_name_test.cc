@@ -146,7 +146,7 @@ TEST(ModelByName, MakesTheModelOfAHuggingFaceFolder) {
   EXPECT_EQ(model_by_name("hf:" + experts).make()->parameters().front().scalar_type(), at::kFloat);
 }
 
-TEST(ModelByName, WhatIsNoHuggingFaceFolderIsRefused) {
+TEST(ModelByName, AFolderThatIsNotFromHuggingFaceIsRefused) {
   const std::string gpt2 = folder_of(R"({"model_type": "gpt2"})"),
                     other = folder_of(R"({"model_type": "mamba"})");
   for (const auto& [name, part] : std::vector<std::pair<std::string, std::string>>{

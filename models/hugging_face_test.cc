@@ -293,7 +293,7 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
   }
 }
 
-TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
+TEST(HuggingFace, OtherThanFloatingPointIsNotTakenForWeights) {
   const std::string name = "model.layers.0.mlp.up_proj.weight";
   const TransformerOptions options = read_config(golden_folder("llama"));
   for (const auto& [type, text] :

@@ -121,7 +121,7 @@ TEST(TransformerTest, NamesItsLayersAndParameters) {
 
 // --- values
 
-TEST(TransformerTest, IsInitialisedAsPublished) {
+TEST(TransformerTest, IsInitializedAsPublished) {
   const TransformerOptions options =
       TransformerOptions(TransformerKind::kGPT2).num_layers(8).hidden_size(128).num_heads(2);
   const auto parameters = transformer(options)->named_parameters();

@@ -122,7 +122,7 @@ TEST(Session, ProcessesFindEachOther) {
 
 // By default a write to a closed connection brings SIGPIPE, which ends the process without a
 // message.
-TEST(Session, MessagesToWhoHasDiedThrow) {
+TEST(Session, MessagesToARankThatHasDiedThrow) {
   for (const bool sends : {true, false}) {
     const MasterPort port;
     RankProcesses ranks(2, [&](int64_t rank, const Say& say) {

@@ -102,7 +102,7 @@ TEST(GraphMemory, KeysDifferWhereKernelsMay) {
   EXPECT_EQ(of_first, of_second) << "but for their places";
 }
 
-TEST(GraphMemory, FillingAnAliasIsNoChangeForAutograd) {
+TEST(GraphMemory, FillingAnAliasIsNotAChangeForAutograd) {
   const at::Tensor memory = torch::zeros({3});
   const int64_t version = version_of(memory);
   fill_memory(alias_to_fill(memory), torch::ones({3}));
