@@ -265,7 +265,8 @@ bool is_fused(const Weights& weights, const Family& family) {
          });
 }
 
-// Null if there is no source, or one of a config alone where the caller says the type.
+// The weights of the source. Null if there is no source, or if it has only a config and the caller
+// says the type.
 std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
   const fs::path folder(how.source());
   const bool none = !fs::exists(folder / kFile) && !fs::exists(folder / kIndex);

@@ -62,9 +62,9 @@ class KvCache {
   // c10::ValueError if there are other rows than ids has, one is named twice, or one has no room.
   std::vector<at::Tensor> inputs(const at::Tensor& ids);
   std::vector<at::Tensor> inputs(const at::Tensor& ids, const std::vector<int64_t>& rows);
-  // The same of texts of different lengths: of row i of ids the first lengths[i] tokens belong to
-  // the text, and what is behind them is padding, any token ids. It is forgotten, and its logits
-  // say nothing: those of a text's last token are in place lengths[i] - 1. All of ids' tokens need
+  // The same for texts of different lengths: the first lengths[i] tokens in row i of ids belong to
+  // the text, and what follows them is padding, any token ids. Padding is forgotten, and its logits
+  // mean nothing: those of a text's last token are in place lengths[i] - 1. All of ids' tokens need
   // room. Throws c10::ValueError also for lengths that are not from 1 to ids.size(1), one for each
   // row.
   std::vector<at::Tensor> inputs(const at::Tensor& ids, const std::vector<int64_t>& rows,

@@ -61,7 +61,7 @@ std::vector<double> needed_list(ConfigFields& fields, const std::string& where, 
   return values;
 }
 
-// Where there is no factor it is what the text has grown by.
+// The factor; if none is given, how many times longer the text has become.
 double factor_or_growth(ConfigFields& fields, int64_t positions, int64_t original) {
   double factor = 0;
   fields.number("factor", &factor, 0, /*null=*/0);

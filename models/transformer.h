@@ -30,8 +30,8 @@ namespace gpipe::models {
 // the sum of both uses. The model cannot be cloned. Without a pipeline, which copies the matrix
 // where it is needed (TiedLayer), head and embedding must be on one device.
 //
-// Throws c10::ValueError for options that make no network; its layers do for inputs that are no
-// token ids and, with learned positions, for sequences longer than max_positions.
+// Throws c10::ValueError for options that do not make a network; its layers do for inputs that are
+// not token ids and, with learned positions, for sequences longer than max_positions.
 //
 // Example:
 //   auto model = gpipe::models::transformer(gpipe::models::gpt2_small());

@@ -1,7 +1,7 @@
 // transformer_layers: the layers of a decoder-only language model.
 //
-// Each takes and gives one tensor, (N, T, hidden_size) but for the first and the last, so that a
-// pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
+// Each takes and gives one tensor, (N, T, hidden_size), except for the first and the last, so that
+// a pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
 // between them cost no more than between blocks, and parts half as large balance better.
 //
 // Two things travel beside that tensor, as skips: what a parallel block is given, to its MLP, and

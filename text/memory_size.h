@@ -11,7 +11,7 @@ inline constexpr double kGiB = 1 << 30;
 
 inline double in_gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 
-// Of all sizes of a table or a sentence.
+// The unit of all sizes in a table or a sentence.
 struct MemoryUnit {
   const char* name;
   int64_t bytes;

@@ -1,4 +1,4 @@
-// shown: a text that somebody gave, as one line of a message, a table or a terminal can show it.
+// shown: a text that was given, as one line of a message, a table or a terminal can show it.
 #ifndef TEXT_SHOWN_H_
 #define TEXT_SHOWN_H_
 

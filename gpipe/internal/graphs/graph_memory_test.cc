@@ -99,7 +99,7 @@ TEST(GraphMemory, KeysDifferWhereKernelsMay) {
   LayoutKey of_first, of_second;
   add_layout(of_first, first);
   add_layout(of_second, second);
-  EXPECT_EQ(of_first, of_second) << "but for their places";
+  EXPECT_EQ(of_first, of_second) << "only their places differ";
 }
 
 TEST(GraphMemory, FillingAnAliasIsNotAChangeForAutograd) {

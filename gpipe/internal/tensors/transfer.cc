@@ -180,7 +180,7 @@ bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
 }
 
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
-// `gaps`: as for copied_in_layout(); null: nobody makes them.
+// `gaps`: as for copied_in_layout(); null: no gaps are made.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps = nullptr) {
   c10::NoGradGuard no_grad;
   if (target.is_meta()) {
