@@ -43,14 +43,14 @@ void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& other
   fields.number("attention_dropout", &options.attention_dropout(), 0);
 }
 
-// A size of heads that need not be hidden_size / num_attention_heads.
+// The field for a size of heads that need not be hidden_size / num_attention_heads.
 void head_size(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 0, /*null=*/0);
 }
 
-// The same for classes that have no such field, but look for it.
+// The same for classes that do not declare this field, but look for it.
 void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
-  // What is being read is not checked yet, and may have no heads.
+  // The options that are being read are not checked yet, and may have no heads.
   if (fields.reading() ? fields.has("head_dim")
                        : options.size_of_head() * options.num_heads() != options.hidden_size()) {
     fields.size("head_dim", &options.head_size(), 0);
@@ -82,7 +82,7 @@ void activation(ConfigFields& fields, TransformerOptions& options, const char* n
   value = found->second;
 }
 
-// One flag for the biases of queries, keys, values and what attention gives.
+// A single flag for the biases of queries, keys, values and attention's output.
 void attention_bias(ConfigFields& fields, TransformerOptions& options, bool otherwise = false) {
   BlockOptions& block = options.block();
   fields.flag("attention_bias", &block.qkv_bias(), otherwise);
@@ -103,7 +103,7 @@ int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
   int64_t window = any_window(options.block());
   bool used = window > 0;
   fields.flag("use_sliding_window", &used, false);
-  // Where none is used transformers writes null, 0, or what the file had.
+  // If no window is used, transformers writes null, 0, or what the file had.
   if (!used && fields.reading()) fields.take("sliding_window");
   if (used || !fields.reading()) fields.size("sliding_window", &window, otherwise, /*null=*/0);
   return used ? window : 0;
@@ -158,7 +158,7 @@ std::vector<WeightName> head_norms() {
           {"layers.#.self_attn.k_norm", "block#_attention.key_norm"}};
 }
 
-// The embedding, blocks of these, and the last norm.
+// The names of the embedding, of the blocks, and of the last norm.
 std::vector<WeightName> around(const std::vector<WeightName>& blocks) {
   std::vector<WeightName> names = {{"embed_tokens", "embedding.tokens"}};
   names.insert(names.end(), blocks.begin(), blocks.end());
@@ -186,8 +186,8 @@ std::vector<WeightName> mixtral_weights() {
            norms_before()));
 }
 
-// `attention`: what it has beside queries, keys, values and output. Blocks without experts have
-// another `down`, in the same place.
+// `attention`: its weights besides those of queries, keys, values and output. Blocks without
+// experts have another `down`, in the same place.
 std::vector<WeightName> qwen_expert_weights(const std::vector<WeightName>& attention,
                                             const std::vector<WeightName>& experts,
                                             const std::vector<WeightName>& shared) {
@@ -214,7 +214,7 @@ void gpt2_sizes(ConfigFields& fields, TransformerOptions& options) {
   fields.number("attn_pdrop", &options.attention_dropout(), 0.1);
   fields.expect("scale_attn_weights", {true});
   fields.expect("add_cross_attention", {false});
-  // A head for other tasks.
+  // These fields are for a head for other tasks.
   fields.ignore_beginning("summary_");
 }
 
@@ -223,7 +223,8 @@ void gpt2(ConfigFields& fields, TransformerOptions& options) {
   activation(fields, options, "activation_function", "gelu_new");
   fields.expect("scale_attn_by_inverse_layer_idx", {false});
   fields.expect("reorder_and_upcast_attn", {false});
-  // `n_ctx` was the largest mask; the others told the first scripts what to save and to compute.
+  // `n_ctx` was the size of the largest mask; the others told the first scripts what to save and to
+  // compute.
   fields.ignore(
       {"n_ctx", "n_special", "predict_special_tokens", "output_past", "gradient_checkpointing"});
 }
@@ -240,7 +241,7 @@ std::vector<WeightName> gpt2_weights(WeightPart matrix) {
           {"ln_f", "norm"}};
 }
 
-// Heads of queries that share one of keys (StarCoder).
+// All heads of queries share one head of keys (StarCoder).
 void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   BlockOptions& block = options.block();
   gpt2_sizes(fields, options);
@@ -249,11 +250,11 @@ void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("multi_query", &multi_query, true);
   block.float32_softmax(true).small_last_matrices(true).qkv_by_head(!multi_query);
   options.num_kv_heads(multi_query ? 1 : options.num_heads());
-  // Version 5 writes what follows from it.
+  // Version 5 writes a number that follows from multi_query.
   fields.expect("num_key_value_heads", {options.num_kv_heads()});
   fields.expect("attention_softmax_in_fp32", {true});
   fields.expect("scale_attention_softmax_in_fp32", {true});
-  // A server's.
+  // Fields for an inference server.
   fields.ignore({"runner_max_sequence_length", "inference_runner", "validate_runner_input",
                  "pre_allocate_kv_cache", "max_batch_size", "max_sequence_length", "pad_key_length",
                  "n_ctx", "gradient_checkpointing"});
@@ -269,7 +270,8 @@ void llama(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("mlp_bias", &options.block().mlp_bias(), false);
   rotary_fields(fields, options);
   fields.expect("rope_interleaved", {false});
-  // How products were split in training; what the first conversions called positions; a mark.
+  // Fields for how products were split in training, for positions in the first conversions, and a
+  // mark.
   fields.ignore({"pretraining_tp", "max_sequence_length", "is_llama_config"});
 }
 
@@ -305,7 +307,8 @@ void mixtral(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options, rotary);
 }
 
-// Which blocks have experts: those that are not listed, of each `decoder_sparse_step` the last.
+// Which blocks have experts: the last of every `decoder_sparse_step` blocks, unless it is listed as
+// an exception.
 void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
   const BlockOptions& block = options.block();
   int64_t step = 1;
