@@ -62,7 +62,7 @@ expect_mistake "give cpu, cuda" --model=unet:1,2 --partitions=2 --device=gpu
 expect_mistake "CUDA devices" --model=unet:1,2 --partitions=2 --device=cuda:99
 expect_mistake "timeout=0" --model=unet:1,2 --partitions=2 --timeout=0
 echo "{" >"$work/damaged.json"
-expect_mistake "is no JSON, or damaged" --profile="$work/damaged.json" --partitions=2
+expect_mistake "is not valid JSON" --profile="$work/damaged.json" --partitions=2
 
 "$program" --help >"$work/help.log" 2>&1 || fail "--help"
 grep -q -e "--save_profile" "$work/help.log" || fail "no flags in --help"
