@@ -72,7 +72,7 @@ std::string to_text(const Explanation& explanation) {
       kColumns, 0, 2);
   if (explanation.splits && !explanation.halves_measured) {
     text += command::wrap(
-        "The halves of split backwards were not measured: each is taken as half of the whole;  "
+        "The halves of split backwards were not measured: each is taken as half of the whole; "
         "measure the profile again.",
         kColumns, 0, 2);
   }
