@@ -1,6 +1,7 @@
-// BlockOptions: what the blocks of a language model are made of: norms, attention, positions, MLP.
+// BlockOptions: the parts of a language model's blocks: norms, attention, positions, MLP.
 //
-// Families of models (models/families.h) are such descriptions, and names of fields and weights.
+// A family of models (models/families.h) consists of such options and of names of fields and
+// weights.
 #ifndef MODELS_BLOCK_OPTIONS_H_
 #define MODELS_BLOCK_OPTIONS_H_
 

@@ -48,7 +48,7 @@ void head_size(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 0, /*null=*/0);
 }
 
-// The same for classes that do not declare this field, but look for it.
+// The same field, for classes that do not declare it but look for it.
 void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
   // The options that are being read are not checked yet, and may have no heads.
   if (fields.reading() ? fields.has("head_dim")
@@ -103,7 +103,7 @@ int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
   int64_t window = any_window(options.block());
   bool used = window > 0;
   fields.flag("use_sliding_window", &used, false);
-  // If no window is used, transformers writes null, 0, or what the file had.
+  // If no window is used, transformers writes null, 0, or the file's former value.
   if (!used && fields.reading()) fields.take("sliding_window");
   if (used || !fields.reading()) fields.size("sliding_window", &window, otherwise, /*null=*/0);
   return used ? window : 0;
@@ -355,7 +355,7 @@ void qwen3_moe(ConfigFields& fields, TransformerOptions& options) {
     if (fields.reading()) kind.window(window);
   }
   rotary_fields(fields, options);
-  // Files have it, the class does not.
+  // Files have this field, the class does not.
   fields.ignore({"max_window_layers"});
 }
 
@@ -435,7 +435,7 @@ void phi3(ConfigFields& fields, TransformerOptions& options) {
   fields.expect("lm_head_bias", {false});
   fields.expect("full_attn_mod", {1});
   fields.expect("interpolate_factor", {1});
-  // Its classes have this dropout as a field, and no layer of it.
+  // The family's classes have a field for this dropout, but no layer.
   fields.ignore({"embd_pdrop"});
 }
 
@@ -454,7 +454,7 @@ void olmo2(ConfigFields& fields, TransformerOptions& options) {
 
 // --- Gemma
 
-// What all Gemmas have. Their hidden_size need not be a multiple of the heads.
+// The options of all Gemmas. Their hidden_size need not be a multiple of the number of heads.
 void gemma_block(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 256);
   attention_bias(fields, options);
@@ -491,7 +491,7 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   }
   fields.number("query_pre_attn_scalar", &scalar, 256);
   if (!(scalar > 0)) refuse_config("query_pre_attn_scalar must be positive");
-  // Its class takes whole numbers alone.
+  // The family's class takes only whole numbers.
   const auto rounded = static_cast<int64_t>(std::llround(std::min(scalar, 1e15)));
   if (!fields.reading() && std::abs(scalar - static_cast<double>(rounded)) < 1e-9 * scalar) {
     fields.put("query_pre_attn_scalar", rounded);
@@ -499,7 +499,7 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   if (fields.reading()) block.attention_scale(std::pow(scalar, -0.5));
   fields.number("attn_logit_softcapping", &block.attention_soft_cap(), attention_cap, /*null=*/0);
   fields.number("final_logit_softcapping", &block.logit_soft_cap(), logit_cap, /*null=*/0);
-  // What tells version 4 how to keep keys, and an older name.
+  // A field that tells version 4 how to keep keys, and an older name of the activation.
   fields.ignore({"cache_implementation", "hidden_act"});
 }
 
@@ -526,7 +526,7 @@ void gemma3(ConfigFields& fields, TransformerOptions& options) {
   fields.size("sliding_window", &window, 4096);
   if (fields.reading()) fields.whole("sliding_window_pattern", &pattern, pattern);
   if (pattern < 1) refuse_config("sliding_window_pattern must be positive");
-  // Version 5 writes it beside layer_types, and never reads it.
+  // Version 5 writes this field beside layer_types, and never reads it.
   fields.ignore({"_sliding_window_pattern"});
   layer_type_fields(fields, options, window, [&](int64_t i) { return (i + 1) % pattern != 0; });
   two_rotary_fields(fields, options);
@@ -580,7 +580,7 @@ void starcoder2(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
   fields.expect("mlp_type", {"default"});
   fields.expect("norm_type", {"layer_norm"});
-  // The trainer's names of `hidden_act` and `norm_epsilon`, and what it computed in float32.
+  // The trainer's names of `hidden_act` and `norm_epsilon`, and its flags for computing in float32.
   fields.ignore({"activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32",
                  "scale_attention_softmax_in_fp32", "scale_attn_weights"});
 }

@@ -21,7 +21,7 @@ struct MemoryUnit {
 MemoryUnit memory_unit(int64_t largest);
 
 // The number alone: at most `decimals` digits behind the point, one less for each digit before it
-// but the first, and at least one. What would be shown as 0 and is not is "<0.001".
+// but the first, and at least one. A size that would be shown as 0 but is not 0 is "<0.001".
 std::string in_unit(int64_t bytes, const MemoryUnit& unit, int decimals = 3);
 
 }  // namespace gpipe::text
