@@ -50,7 +50,7 @@ notes = {row["note"] for row in rows if row["who"] == "torchgpipe" and row["netw
 assert notes == {"ended with exit code 0"}, notes
 END
 
-# Each cell says where and how it was measured, also beside others.
+# Each cell says where and how it was measured, also next to earlier ones.
 "$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=always --rounds=2 >"$work/again.log" 2>&1 ||
   fail "a cell that is measured again"
 python3 - "$work/table.json" <<'END' || fail "the environments in the JSON"
