@@ -709,7 +709,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
   if (count >= 5) return std::nullopt;
   const Expression chosen = draw_extra(state, random);
   const ValueKind out = pick_kind(random, count + 1);
-  const bool on = once_in(random, 2);  // continue with another value than x
+  const bool on = once_in(random, 2);  // whether the next layer gets 2 * x instead of x
   Layer layer;
   layer.text = parameters_text(chosen.parameters) + "(" + argument_text(state.kind) + ") { " +
                (count == 1 ? "Tensors v{x}; " : "auto& x = v[0]; ") + "v.push_back(" + chosen.text +
