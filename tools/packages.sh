@@ -1,5 +1,6 @@
-# shellcheck shell=bash Sourced by tools/bazel and tools/lint: finds the packages of a list such as packages.txt that
-# this machine lacks, and installs them. Finding takes a few milliseconds, because it runs no program besides the shell.
+# shellcheck shell=bash
+# Sourced by tools/bazel and tools/lint: finds the packages of a list such as packages.txt that this machine lacks, and
+# installs them. Finding takes a few milliseconds, because it runs no program besides the shell.
 
 # find_bazel: sets `bazel` to a Bazel that is not a wrapper of this repository; empty if there is
 # none.

@@ -124,8 +124,8 @@ output="$(ensure_packages "${root}/list" 2>&1)"
 expect "files that are gone: said once, and apt-get left alone" "0 none" "$? ${output}$([[ -e ${root}/apt.log ]] || echo none)"
 rm "${root}/unknown-some-data" "${root}/bin/gpipe-not-there"
 
-# A user that is not root: with a sudo that asks for no password, with one that does, and without sudo. shellcheck
-# disable=SC2034
+# A user that is not root: with a sudo that asks for no password, with one that does, and without sudo.
+# shellcheck disable=SC2034
 user=1000
 touch "${root}/apt.log"
 output="$(GPIPE_NO_INSTALL=1 ensure_packages "${root}/list" 2>&1)"

@@ -65,7 +65,8 @@ start() {
   running=$!
   until_true test -e "${cache}/begun" || expect "start" "a command that has begun" "nothing"
 }
-# The pattern is on grep's stdin, so that grep does not find its own command line. shellcheck disable=SC2062
+# The pattern is on grep's stdin, so that grep does not find its own command line.
+# shellcheck disable=SC2062
 at_work() { grep -lsaF --file=- /proc/[0-9]*/cmdline <<<"${words}"; }
 ended() { [[ -z "$(at_work)" ]]; }
 for signal in KILL TERM INT; do
