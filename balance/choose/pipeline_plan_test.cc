@@ -167,7 +167,7 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
         ThrowsMessage<std::invalid_argument>(AllOf(StartsWith("my.json"), HasSubstr(message))));
   }
   EXPECT_THAT([] { plan_from_json("{", "my.json"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("no JSON, or damaged")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is not valid JSON")));
 }
 
 }  // namespace

@@ -143,9 +143,9 @@ struct Damage {
 
 TEST(ProfileFile, MessagesNameFileAndField) {
   const std::vector<Damage> damages = {
-      {[](Json& json) { json["format"] = "other"; }, "no profile"},
-      {[](Json& json) { json.erase("format"); }, "no profile"},
-      {[](Json& json) { json = Json::array(); }, "no profile"},
+      {[](Json& json) { json["format"] = "other"; }, "not a profile"},
+      {[](Json& json) { json.erase("format"); }, "not a profile"},
+      {[](Json& json) { json = Json::array(); }, "not a profile"},
       {[](Json& json) { json["version"] = 3; }, "version 3, this program reads version 1 to 2"},
       {[](Json& json) { json.erase("version"); }, "version is missing"},
       {[](Json& json) { json["model"] = 5; }, "model is 5, expected a text"},
