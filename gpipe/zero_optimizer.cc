@@ -119,13 +119,18 @@ ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
 }
 
 void ZeroOptimizer::give_options() const {
+  const auto count = [](const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    size_t parameters = 0;
+    for (const auto& group : groups) parameters += group.params().size();
+    return parameters;
+  };
   std::vector<torch::optim::OptimizerParamGroup>& groups = optimizer_->param_groups();
-  size_t parameters = parameters_.size() - owned_.size();
-  for (const auto& group : groups) parameters += group.params().size();
-  TORCH_CHECK_VALUE(param_groups_.size() == groups.size() && size() == parameters,
+  const size_t here = count(param_groups_);
+  const size_t expected = parameters_.size() - owned_.size() + count(groups);
+  TORCH_CHECK_VALUE(param_groups_.size() == groups.size() && here == expected,
                     "groups or parameters of a ZeroOptimizer were added or taken away: ",
-                    param_groups_.size(), " groups of ", size(), " parameters, not ", groups.size(),
-                    " of ", parameters, "; the function that it was made with makes the groups");
+                    param_groups_.size(), " groups of ", here, " parameters, not ", groups.size(),
+                    " of ", expected, "; the function that it was made with makes the groups");
   for (size_t k = 0; k < groups.size(); ++k) {
     groups[k].set_options(param_groups_[k].options().clone());
   }

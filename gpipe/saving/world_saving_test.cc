@@ -40,7 +40,9 @@ using Say = WorldRanks::Say;
 
 std::string new_path() {
   static int count = 0;
-  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" + std::to_string(count++);
+  // Tests append a rank: behind a letter no number becomes another one.
+  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" +
+         std::to_string(count++) + "r";
 }
 
 torch::nn::Sequential model(int64_t width = 5) {
