@@ -24,6 +24,7 @@
 #include "balance/choose/plan_check.h"
 #include "balance/choose/plan_options.h"
 #include "balance/choose/training.h"
+#include "balance/costs/check_rows.h"
 #include "balance/costs/flops.h"
 #include "balance/costs/profile.h"
 #include "balance/costs/profile_file.h"
@@ -547,6 +548,9 @@ Rows models() {
   rows.push_back(integers("profile_sizes and flops", "rows and shared_inputs", [=](int64_t value) {
     profile_sizes(small_model(), std::vector<at::Tensor>{at::ones({0, 4})});
     flops(small_model(), {sample}, {value});
+  }));
+  rows.push_back(integers("check_rows", "shared_inputs", [](int64_t value) {
+    check_rows(torch::nn::Sequential(torch::nn::Linear(2, 2)), {at::ones({2, 2})}, {value});
   }));
   rows.push_back(integers("flops", "shared_inputs",
                           [=](int64_t value) { flops(small_model(), {sample}, {value}); }));

@@ -47,7 +47,7 @@ for flag in forward input weight backward transfer memory tolerance; do
   refuse "--$flag=-1: give a finite number of at least 0" "--$flag=-1" --workers=2 --nosearch
   refuse "--$flag=nan: give a finite number of at least 0" "--$flag=nan" --workers=2
 done
-for list in 1 1,1,1 1,0 1,-1 1,nan 1,inf 1,, 1,x; do
+for list in 1 1,1,1 1,0 1,-1 1,nan 1,inf '1,,' 1,x; do
   refuse "--slowness=$list: " --workers=2 --slowness="$list" --nosearch
 done
 refuse "--slowness=1,1,1: it has 3 numbers; give 2, one for each of --workers" --workers=2 --slowness=1,1,1
