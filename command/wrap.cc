@@ -35,4 +35,29 @@ std::string wrap(const std::string& text, std::size_t columns, std::size_t first
   return result + "\n";
 }
 
+std::string wrap_lines(const std::string& text, std::size_t columns) {
+  std::string result;
+  std::string paragraph;
+  bool fits = true;
+  const auto end_paragraph = [&] {
+    if (!paragraph.empty()) result += fits ? paragraph : wrap(paragraph, columns, 0, 0);
+    paragraph.clear();
+    fits = true;
+  };
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+    const bool line_fits = display_width(line) <= columns;
+    if (indent == 0 && !line.empty()) {
+      paragraph += line + "\n";
+      fits = fits && line_fits;
+      continue;
+    }
+    end_paragraph();
+    result += line_fits ? line + "\n" : wrap(line, columns, indent, indent + 4);
+  }
+  end_paragraph();
+  return result;
+}
+
 }  // namespace gpipe::command

@@ -22,8 +22,8 @@ std::string shown(const nlohmann::json& value);
 
 // Reading, each function takes a field out of an object and sets `value`: to `otherwise` where
 // there is no such field, to `null` where it is null (without one null is refused), else to what it
-// says. Nothing is read twice, and what nobody has asked for is refused at the end. Writing, it
-// sets the field to the value; a value that is `null` becomes null.
+// says. Nothing is read twice, and fields that were not asked for are refused at the end. Writing,
+// it sets the field to the value; a value that is `null` becomes null.
 //
 // Throws std::runtime_error (refuse_config) with the field, its value and what it must be.
 class ConfigFields {
@@ -37,8 +37,8 @@ class ConfigFields {
 
   void whole(const char* name, int64_t* value, int64_t otherwise,
              std::optional<int64_t> null = std::nullopt);
-  // The same of a number that cannot be 0 or less where it is given. What a caller's `otherwise` or
-  // `null` stand for may be.
+  // The same for a number that must be above 0 where it is given. The caller's `otherwise` and
+  // `null` may be 0 or less.
   void size(const char* name, int64_t* value, int64_t otherwise,
             std::optional<int64_t> null = std::nullopt);
   void number(const char* name, double* value, double otherwise,
@@ -59,7 +59,7 @@ class ConfigFields {
   void ignore(const std::vector<const char*>& names);
   void ignore_beginning(const std::string& beginning);
 
-  // Reading, last: refuses what nobody has asked for.
+  // Reading, last: refuses fields that were not asked for.
   void check_all_seen() const;
   // Reading: the fields that have been used, and not ignored.
   const std::set<std::string>& used() const { return used_; }

@@ -16,7 +16,7 @@ namespace gpipe::models {
 
 // The options of torchgpipe's older ResNet (its examples/resnet from June 2019). It differs from
 // ResNetOptions' networks: blocks have no ReLU after their first and second batch norm, weights are
-// drawn from a wider distribution, and shortcuts are no skips but go from layer to layer.
+// drawn from a wider distribution, and shortcuts are not skips, but go from layer to layer.
 struct OldResNetOptions {
   // The number of blocks in each group, {3, 4, 23, 3} for ResNet-101. At most 16 groups of at most
   // 1024 blocks.

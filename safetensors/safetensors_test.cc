@@ -280,7 +280,7 @@ TEST(Safetensors, ReplacesWhatALinkLeadsToAndNoDevice) {
   EXPECT_THROW(write(path.parent_path() / "no folder" / "file", {}), std::runtime_error);
 }
 
-TEST(Safetensors, ANameThatIsNoUtf8IsRefused) {
+TEST(Safetensors, ANameThatIsNotUtf8IsRefused) {
   const fs::path path = folder() / "file";
   for (const Named& tensors : {Named{{"w\xff", at::ones({1})}}, Named{{"\xc3", at::ones({1})}}}) {
     EXPECT_THAT([&] { write(path, tensors); },

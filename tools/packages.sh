@@ -27,7 +27,7 @@ find_bazel() {
   bazel=""
 }
 
-# Whose rights there are; a test plays somebody who is not root.
+# The user whose rights this has; a test plays a user who is not root.
 user="${EUID}"
 
 # choose_options ARGUMENTS...: sets `options` to what `bazel` must be given besides. Debian's Bazel 4 fails in paths that
@@ -153,7 +153,7 @@ run_apt() {
     "${as_root[@]}" touch "${unfinished}"
   fi
   # Debian updates itself in the background, and there may be another clone: lists have a lock that apt-get does not
-  # wait for. What else fails here (a source of somebody else's that is gone) may not matter.
+  # wait for. What else fails here (a package source of another owner that is gone) may not matter.
   for ((tries = 0; tries < 150; ++tries)); do
     : >"${log}"
     if "${as_root[@]}" apt-get update; then
@@ -176,7 +176,7 @@ run_apt() {
 }
 
 # ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1. Data alone is worth a
-# word, but no failure: whoever reads it will miss it.
+# word, but is not a failure: what reads it will miss it.
 ensure_packages() {
   local log package needed
   local -a as_root

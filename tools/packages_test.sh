@@ -6,7 +6,7 @@ packages="${PWD}/tools/packages.sh"
 # shellcheck source=tools/packages.sh
 source "${packages}"
 unset XDG_CACHE_HOME
-user=0 # Whoever runs the test.
+user=0 # Root, whichever user runs the test.
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
@@ -152,7 +152,7 @@ rm "${root}/asks"
 # shellcheck disable=SC2034
 user=0
 
-# Something else is at work; a source of somebody else's is gone.
+# Something else is at work; a package source of another owner is gone.
 touch "${root}/locked"
 output="$(UPDATE_CODE=100 ensure_packages "${root}/list" 2>&1)"
 expect "locked lists, and a source that is gone: succeeds" 0 "$?"

@@ -167,14 +167,14 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
         ThrowsMessage<std::invalid_argument>(AllOf(StartsWith("my.json"), HasSubstr(message))));
   }
   EXPECT_THAT([] { plan_from_json("{", "my.json"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("no JSON, or damaged")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is not valid JSON")));
   Json json = Json::parse(plan_to_json(sample()));
   json["devices"][1]["live"] = "-1e999";
   std::string text = json.dump();
   text.replace(text.find("\"-1e999\""), 8, "-1e999");
   EXPECT_THAT([&] { plan_from_json(text, "my.json"); },
-              ThrowsMessage<std::invalid_argument>(
-                  StartsWith("my.json: devices[1].live is -1e999, beyond what a double holds")));
+              ThrowsMessage<std::invalid_argument>(StartsWith(
+                  "my.json: devices[1].live is -1e999, which does not fit in a double")));
 }
 
 }  // namespace

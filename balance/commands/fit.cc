@@ -20,17 +20,18 @@
 ABSL_FLAG(std::string, model, "",
           "One network: " + std::string(gpipe::models::model_names()) + ".");
 ABSL_FLAG(std::string, family, "",
-          "Networks of which the largest that fits is wanted: a name with * for the number that "
+          "Find the largest network that fits of this family: a name with * for the number that "
           "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
-ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
-          "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
-          "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
+ABSL_FLAG(
+    std::optional<int64_t>, step, std::nullopt,
+    "Step of the number * of --family, and its first value. Default: 1 for a U-Net's "
+    "convolutions, 3 for normal cells (only these give a network), 8 for channels and filters.");
 ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt, "Rows of a mini-batch. Default: 32.");
 
 namespace gpipe::balance {
 namespace {
 
-// The search takes longer with each.
+// The search takes longer for more members.
 constexpr int64_t kMostMembers = 1024;
 
 ModelFamily family_of(const std::string& name, std::optional<int64_t> given_step) {

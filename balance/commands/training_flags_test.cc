@@ -88,7 +88,7 @@ TEST(TrainingFlags, CountsAreNumbersUpToTheMost) {
     EXPECT_THAT([&] { parse_counts("chunks", std::string("2,") + wrong, 16, "the 16 rows"); },
                 ThrowsMessage<std::invalid_argument>(
                     StrEq(std::string("--chunks=2,") + wrong + ": '" + wrong +
-                          "' is no number from 1 to the 16 rows")));
+                          "' is not a number from 1 to the 16 rows")));
   }
 }
 

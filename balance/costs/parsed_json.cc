@@ -83,16 +83,16 @@ Json parsed_json(const std::string& text, const std::string& file) {
   try {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw std::invalid_argument(absl::StrCat(file, " is no JSON, or damaged, near byte ",
+    throw std::invalid_argument(absl::StrCat(file, " is not valid JSON near byte ",
                                              std::min(error.byte, text.size()), " of ",
                                              text.size()));
-  } catch (const Json::exception&) {  // a number that no double holds
+  } catch (const Json::exception&) {  // a number that does not fit in a double
     FieldOfError reader;
     (void)Json::sax_parse(text, &reader);
     const std::string field = reader.field();
-    throw std::invalid_argument(
-        absl::StrCat(file, ": ", field.empty() ? "it" : field, " is ", text::shown(reader.token()),
-                     ", beyond what a double holds; expected a number of at most about 1.8e308"));
+    throw std::invalid_argument(absl::StrCat(
+        file, ": ", field.empty() ? "it" : field, " is ", text::shown(reader.token()),
+        ", which does not fit in a double; expected a number of at most about 1.8e308"));
   }
 }
 

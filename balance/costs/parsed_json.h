@@ -7,8 +7,8 @@
 
 namespace gpipe::balance {
 
-// Throws std::invalid_argument that begins with `file`: with the place for a text that is not JSON,
-// and with the field for a number that no double holds, such as 1e999.
+// Throws std::invalid_argument that begins with `file`: with the byte for a text that is not JSON,
+// and with the field for a number that does not fit in a double, such as 1e999.
 nlohmann::ordered_json parsed_json(const std::string& text, const std::string& file);
 
 }  // namespace gpipe::balance

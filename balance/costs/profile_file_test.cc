@@ -143,9 +143,9 @@ struct Damage {
 
 TEST(ProfileFile, MessagesNameFileAndField) {
   const std::vector<Damage> damages = {
-      {[](Json& json) { json["format"] = "other"; }, "no profile"},
-      {[](Json& json) { json.erase("format"); }, "no profile"},
-      {[](Json& json) { json = Json::array(); }, "no profile"},
+      {[](Json& json) { json["format"] = "other"; }, "not a profile"},
+      {[](Json& json) { json.erase("format"); }, "not a profile"},
+      {[](Json& json) { json = Json::array(); }, "not a profile"},
       {[](Json& json) { json["version"] = 3; }, "version 3, this program reads version 1 to 2"},
       {[](Json& json) { json.erase("version"); }, "version is missing"},
       {[](Json& json) { json["model"] = 5; }, "model is 5, expected a text"},
@@ -188,8 +188,8 @@ TEST(ProfileFile, ANumberThatNoDoubleHoldsIsRefused) {
     const size_t value = text.find_first_not_of(" \n", begin + before.size());
     text.replace(value, text.find_first_of(",\n", value) - value, number);
     EXPECT_THAT([&] { profile_from_json(text, "my.json"); },
-                ThrowsMessage<std::invalid_argument>(
-                    StartsWith("my.json: " + field + " is " + number + ", beyond what a double")))
+                ThrowsMessage<std::invalid_argument>(StartsWith(
+                    "my.json: " + field + " is " + number + ", which does not fit in a")))
         << before;
   };
   expect_named("\"version\":", "1e999", "version");

@@ -752,7 +752,7 @@ TORCH_MODULE(RMSNorm);
 
 // The kernels of norms have sums of their own while they run. Those of group norm are as large as
 // an input of [rows, channels]: plans without them were 6 to 8 % too small.
-TEST(MemoryPlan, OfNormsIsWithinOnePercentWhetherBackwardsAreWholeOrSplit) {
+TEST(MemoryPlan, NormsAreWithinOnePercentWhetherBackwardsAreWholeOrSplit) {
   static constexpr int64_t kWidth = 64;
   struct Norm {
     const char* name;

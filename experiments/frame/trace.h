@@ -1,4 +1,4 @@
-// write_trace: what --trace asks for: the timeline of a variant's last whole step.
+// write_trace: writes the timeline of a variant's last whole step, for --trace.
 #ifndef GPIPE_EXPERIMENTS_FRAME_TRACE_H_
 #define GPIPE_EXPERIMENTS_FRAME_TRACE_H_
 

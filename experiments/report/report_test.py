@@ -146,7 +146,7 @@ class Report(unittest.TestCase):
         self.assertIn("Taken over from an earlier run of", self.text())
         # Of another scale: run again. Without --reuse, too.
         code, said = self.run_report("--reuse", "--experiments=good", "--scale=small")
-        self.assertIn("not taken, for this page is at --scale=small: good (smoke)\n", said)
+        self.assertIn("not reused, since this page is at --scale=small: good (smoke)\n", said)
         self.assertNotIn("Changed by hand", self.text())
 
     def test_what_failed_is_run_again(self):
@@ -347,7 +347,7 @@ class Report(unittest.TestCase):
         self.assertIn("good: done (earlier results)", said)
         self.assertIn("slow: stopped", said)
 
-    def test_only_who_draws_a_timeline_is_asked_for_it(self):
+    def test_only_programs_that_draw_a_timeline_are_asked_for_it(self):
         with mock.patch.object(catalog, "EXPERIMENTS", (catalog.Experiment("good", "Good", (), 1, trace=True),)):
             self.run_report("--experiments=good")
         self.assertIn(" --trace={}".format(self.output / "traces" / "good" / "step.svg"),

@@ -191,7 +191,7 @@ class CellsTest(unittest.TestCase):
         one = cells.Cell(cells.NETWORKS["small"][0], 1, "never")
         self.assertNotIn(who, self.names(one, processes=True))
 
-    def test_on_the_cpu_nobody_is_told_of_devices(self):
+    def test_on_the_cpu_no_contestant_is_told_of_devices(self):
         for contestant in self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never")).values():
             self.assertFalse([flag for flag in contestant.command if flag.startswith("--device")])
             self.assertEqual(contestant.warm_up, 1)

@@ -11,7 +11,7 @@
 
 namespace gpipe::experiments {
 
-// As published.
+// A run as it was published.
 struct SpeedVariant {
   std::string name;
   int64_t batch_size = 0;

@@ -254,7 +254,7 @@ TEST(DraftFolder, SaysThatAFileSystemCannotReplaceIt) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-TEST(DraftFolder, IsWholeForThoseWhoLookWhileOthersWrite) {
+TEST(DraftFolder, IsWholeForReadersWhileOthersWrite) {
   const std::string place = new_path();
   write(place, "start");
   std::vector<std::thread> writers;

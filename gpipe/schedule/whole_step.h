@@ -1,4 +1,4 @@
-// check_whole_step: a step runs forwards and backwards. Internal.
+// check_whole_step: checks that a schedule runs both forwards and backwards. Internal.
 #ifndef GPIPE_SCHEDULE_WHOLE_STEP_H_
 #define GPIPE_SCHEDULE_WHOLE_STEP_H_
 
@@ -8,8 +8,9 @@
 
 namespace gpipe::internal {
 
-// Throws std::invalid_argument, beginning with `prefix`, if the schedule has no forwards or no
-// backwards: Schedule::verify() and simulate() also take a half of a schedule.
+// Throws std::invalid_argument with a message that begins with `prefix` if the schedule has no
+// forwards or no backwards. Schedule::verify() and simulate() also accept such a half of a
+// schedule.
 void check_whole_step(const Schedule& schedule, const std::string& prefix);
 
 }  // namespace gpipe::internal

@@ -21,7 +21,7 @@ def linears(count=2):
 def test_1_2_block_partitions():
     assert blockpartition.solve([1, 2, 3, 4, 5, 6], partitions=2) == [[1, 2, 3, 4], [5, 6]]
     assert blockpartition.solve([0, 0], partitions=2) == [[0], [0]]
-    # Where torchgpipe's gives an empty block, overlapping ones, or never ends.
+    # torchgpipe's solver gives an empty block here, overlapping ones, or never ends.
     assert blockpartition.solve([1, 1, 2, 2], 3) == [[1, 1], [2], [2]]
     blocks = blockpartition.solve([1, 1, 1, 1, 2, 2], 5)
     assert len(blocks) == 5 and sum(blocks, []) == [1, 1, 1, 1, 2, 2]

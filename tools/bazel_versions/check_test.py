@@ -196,7 +196,7 @@ TAGS = [
         'the module "third" asks for gpipe.libtorch(version = "{version}"), but LibTorch {last} is chosen',
         'own.libtorch(version = "{version}")\n',
     ),
-    # What lies there, nobody can know before it is looked at.
+    # What lies there is not known before it is looked at.
     ('own.libtorch(path = "/opt/torch")\n', "", 'own.libtorch(version = "{last}")\n'),
     ('own.libtorch(path = "/a")\nown.libtorch(path = "/b")\n', "several gpipe.libtorch(path = ...): /a, /b"),
     ('own.cuda(path = "cuda")\n', "it has no / at its beginning"),

@@ -67,7 +67,7 @@ check "another LibTorch is asked for in the bare machine, too" 0 "GPIPE_LIBTORCH
   "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_LIBTORCH=2.0
 check "what changed is known to the sanitizers, there" 0 "rotation: changed ${clone}/cache/bare"$'\n' --
 check "and in place" 0 "rotation: changed ${clone}/cache"$'\n' -- GPIPE_CI_BARE=1
-# Three checks besides: the old root, the new one, the clone.
+# 5 passed: one in each of the two scripts, and bare.sh's own checks: the old root, the new one, the clone.
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --
 check "its parts have the names that they have in place" 0 "] README: tools/ci/bare_root.sh" \

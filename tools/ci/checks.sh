@@ -12,7 +12,7 @@ ci_root="${PWD}"
 exec </dev/null
 export CI=true
 
-# `not_run`: programs with results of an earlier run. Their cases are no part of `passed`.
+# `not_run`: programs with results of an earlier run. Their cases are not part of `passed`.
 passed=0 failed=0 not_run=0
 failures=() notes=() times=()
 scratch="$(mktemp -d)"
@@ -214,7 +214,7 @@ tests() {
   begin="$(elapsed)"
   timed "${name}" bazel_test "${folder}" "$@"
   code=$?
-  # Bazel may also be killed by somebody else, say for want of memory.
+  # Bazel may also be killed by the system, for example for want of memory.
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
     note "${name}: stopped for lack of time: not all was run"

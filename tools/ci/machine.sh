@@ -27,7 +27,7 @@ facts() {
   # And Python's, of the Python that tests would start.
   python3 -c 'import importlib.metadata as m; print("\n".join(sorted({"{} {}".format(d.metadata["Name"], d.version) for d in m.distributions()})))' 2>/dev/null ||
     echo "no Python"
-  # The shared libraries of LibTorch are no inputs of Bazel's (third_party/libtorch). Folders are named by versions.
+  # The shared libraries of LibTorch are not inputs of Bazel's (third_party/libtorch). Folders are named by versions.
   libtorch="$(third_party/libtorch/libtorch.sh find)" || libtorch="no LibTorch"
   echo "${libtorch}"
   folder="$(sed -n 's/^torch=//p' <<<"${libtorch}")"

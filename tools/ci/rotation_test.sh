@@ -27,7 +27,7 @@ case "\$1" in
   diff) cat "${root}/diff" ;;
 esac
 END
-# Tests pass but for those in the file \`bad\`; those in \`slow\` are not reached: Bazel is interrupted.
+# Tests pass, except for those in the file \`bad\`; those in \`slow\` are not reached: Bazel is interrupted.
 made_up clone/tools/bazel <<END
 case "\$1" in
   query)

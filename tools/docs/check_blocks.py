@@ -8,7 +8,7 @@ A program marks what a chapter shows with two lines, and may indent all of it:
     gpipe::GPipe pipe(model, {2, 2});
     // [/name]
 
-A block that is no such region, and a region that no chapter shows, are errors. Markers of other
+A block that is not such a region, and a region that no chapter shows, are errors. Markers of other
 regions within one are left out. Part of tools/lint; the programs are tests.
 
 A reader who copies a block has <torch/torch.h> and "gpipe/gpipe.h"; chapter 2 says so. A name of gpipe:: from another

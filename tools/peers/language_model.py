@@ -2,7 +2,7 @@
 """Trains the network of //examples/language_model with torch.distributed.pipelining, or with plain PyTorch.
 
 The same parameters to begin with, rows, optimizer and learning rates, written anew in Python: the losses are those of
-the program but for rounding, and the time is another.
+the program up to rounding, and the time is another.
 
     tools/bazel build //examples/language_model
     bazel-bin/examples/language_model/language_model --steps=0 --sample=0 --save=/tmp/begin

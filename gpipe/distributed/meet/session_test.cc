@@ -122,7 +122,7 @@ TEST(Session, ProcessesFindEachOther) {
 
 // By default a write to a closed connection brings SIGPIPE, which ends the process without a
 // message.
-TEST(Session, MessagesToWhoHasDiedThrow) {
+TEST(Session, MessagesToARankThatHasDiedThrow) {
   for (const bool sends : {true, false}) {
     const MasterPort port;
     RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -412,7 +412,7 @@ TEST(Session, TwoProcessesWithOneRankAtALaunchersStoreAreTold) {
               ElementsAre(told(0), "met", "met"));
   EXPECT_THAT(come_to(launcher, 2, {1, 1, 0}, std::chrono::seconds(20)),
               ::testing::UnorderedElementsAre("met", told(1), "met"));
-  // Those that come too late disturb nobody.
+  // Processes that come too late do not disturb the others.
   const auto late = [](const std::string& missing, int64_t rank) {
     return AllOf(HasSubstr(missing),
                  HasSubstr("another process has come as rank " + std::to_string(rank)));

@@ -59,7 +59,7 @@ TEST(GradientSinkTest, WhereNoBackwardRanThereAreNoGradients) {
 }
 
 // As in the unpartitioned model, where the tensor is the result of the layer before.
-TEST(GradientSinkTest, AnAttachedTensorIsNoLeafAndMayBeChangedInPlace) {
+TEST(GradientSinkTest, AnAttachedTensorIsNotALeafAndMayBeChangedInPlace) {
   const at::Tensor leaf = at::randn({4}).requires_grad_();
   auto layers = [](at::Tensor x) { return x.mul_(3).pow(3).sum(); };
   layers(leaf.clone()).backward();

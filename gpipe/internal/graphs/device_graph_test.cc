@@ -377,7 +377,7 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
 }
 
 // A stage may have nothing but views.
-TEST_F(DeviceGraphs, AnEmptyOneIsNoReasonToWarnAndHidesNoOtherWarning) {
+TEST_F(DeviceGraphs, AnEmptyOneIsNotAReasonToWarnAndHidesNoOtherWarning) {
   testing::TorchWarnings warnings;
   const auto graph = record([&] { TORCH_WARN("of a layer"); });
   graph->replay();

@@ -156,7 +156,7 @@ TEST_F(KernelsTest, AnErrorOfValuesIsTheDevices) {
   EXPECT_EQ((table + 1).sum().item<double>(), 8);
 }
 
-TEST_F(KernelsTest, ReadsOfOneTensorOnTwoStreamsAreNoRaceAWriteIs) {
+TEST_F(KernelsTest, ReadsOfOneTensorOnTwoStreamsAreNotARaceAWriteIs) {
   const at::Tensor x = at::ones({8}, device(1));
   runtime().drain();
   at::Tensor a, b;
@@ -184,7 +184,7 @@ TEST_F(KernelsTest, AResultIsReadElsewhereOnlyAfterAWait) {
                                                     HasSubstr("aten::add on fake:1/5"))));
 }
 
-TEST_F(KernelsTest, ColumnsOnTwoStreamsAreNoRace) {
+TEST_F(KernelsTest, ColumnsOnTwoStreamsAreNotARace) {
   const at::Tensor x = at::ones({4, 8}, device(1));
   runtime().drain();
   x.slice(1, 0, 4).zero_();

@@ -265,7 +265,7 @@ TEST_F(RuntimeTest, UpkeepGoesOnAfterAnError) {
   EXPECT_TRUE(ran);
 }
 
-TEST_F(RuntimeTest, WhoWaitsForAFailedStreamIsNotStuck) {
+TEST_F(RuntimeTest, AWaitForAFailedStreamIsNotStuck) {
   runtime_.launch(kA, kernel("broken", [] { throw std::runtime_error("bad"); }));
   runtime_.wait(kC, runtime_.record(kA));
   bool ran = false;

@@ -284,7 +284,7 @@ TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
 
 // If a rank has begun fewer calls than another one, all ranks name it, and then all go on. Only a
 // program that counts calls on its own could do that.
-TEST(WorldCalls, WhoIsBehindIsNamedOnAll) {
+TEST(WorldCalls, ARankThatIsBehindIsNamedOnAll) {
   WorldRanks ranks(
       3,
       [](const World& world, const Say& say) {

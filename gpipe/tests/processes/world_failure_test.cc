@@ -782,7 +782,7 @@ TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
          return [part = first->weight.detach()[2]](const torch::Tensor& x) { return x * part; };
        },
        parameter},
-      // What needs no values is no harm.
+      // A use that needs no values does no harm.
       {[](const auto& first) -> Function {
          return
              [=](const torch::Tensor& x) { return x + torch::empty_like(first->weight).size(0); };

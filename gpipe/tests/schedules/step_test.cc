@@ -55,7 +55,7 @@ TEST_F(GPipeStep, RefusesToRunWithoutGradMode) {
                             AllOf(HasSubstr("NoGradGuard"), HasSubstr("forward"))));
 }
 
-TEST_F(GPipeStep, RefusesALossThatIsNoNumber) {
+TEST_F(GPipeStep, RefusesALossThatIsNotANumber) {
   EXPECT_THAT(([&] {
                 pipe->step(inputs, targets,
                            [](const Tensors& o, const Tensors&) { return o[0].sum(1); });
