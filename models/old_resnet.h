@@ -31,12 +31,12 @@ struct OldResNetOptions {
 
 // The layers, flat: four in the stem, nine in each block, three in the tail. From a block's first
 // layer, "layer1_0_twin", to "layer1_0_residual" two tensors go from layer to layer as a
-// std::vector<torch::Tensor>: what the convolutions have made so far, and the block's input. The
+// std::vector<torch::Tensor>: the output of the convolutions so far, and the block's input. The
 // down-sampling of the shortcut is inside the residual layer.
 //
 // Takes images of shape [batch, 3, height, width], gives scores of shape [batch, num_classes].
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::old_resnet(OldResNetOptions({3, 4, 23, 3}).num_classes(10));

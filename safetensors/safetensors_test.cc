@@ -59,7 +59,7 @@ at::Tensor bits(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? tensor.to(at::kByte) : tensor.contiguous().flatten().view(at::kByte);
 }
 
-// What testdata/make_golden.py makes.
+// The tensors that testdata/make_golden.py writes.
 Named golden() {
   Named tensors;
   for (const ElementType& type : element_types()) {
@@ -304,7 +304,8 @@ TEST(Safetensors, AReplacedFileKeepsItsAccessRights) {
   }
 }
 
-// What a killed process, or one of the same number on another machine, has left or is writing.
+// These files are of a killed process, or of one with the same number on another machine, which may
+// still write.
 TEST(Safetensors, DraftsOfOthersAreLeftAlone) {
   const fs::path place = folder() / "file";
   for (int k = 0; k < 2000; ++k) {

@@ -184,7 +184,7 @@ class CellsTest(unittest.TestCase):
                 own = found.pop(who)
                 self.assertEqual(found, others)
                 self.assertEqual(own.command[:2], ["ours", "--processes"])
-                # As its own side with threads, and as the rivals.
+                # Its arguments are those of our side with threads, and of the rivals.
                 self.assertEqual(own.command[2:], others["ours"].command[1:])
                 self.assertIn(f"--balance={balance}", own.command)
                 self.assertTrue(own.loss)

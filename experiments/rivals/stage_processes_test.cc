@@ -36,7 +36,7 @@ std::string failure_of(StageProcesses& others) {
 
 class StageProcessesTest : public ::testing::Test {
  protected:
-  // As in command/run.h.
+  // Ignores SIGPIPE, as command/run.h does.
   void SetUp() override { std::signal(SIGPIPE, SIG_IGN); }
 };
 

@@ -46,7 +46,7 @@ double seconds(const SimulatedStep& step) {
 TEST(SimulateAblation, OneMicroBatchByHand) {
   AblationSettings one_micro_batch = settings();
   one_micro_batch.setup.chunks =
-      1;  // its backward follows its forward at once, so nothing is recomputed
+      1;  // the backward follows the forward at once, so nothing is recomputed
   const auto seconds_of = [&](const char* name) {
     return seconds(simulate_ablation(find_ablation(name), profile(), one_micro_batch));
   };

@@ -128,11 +128,16 @@ TEST(Fused, IsTheOptimizerOfLibTorchUpToRounding) {
   for (const Pair& pair : pairs()) {
     EXPECT_LT(difference(pair, at::kDouble), 4e-15) << pair.name;
     EXPECT_LT(difference(pair, at::kFloat), 2e-6) << pair.name;
-    EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    try {
+      EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    } catch (const c10::NotImplementedError& error) {
+      // LibTorch 2.11's kernel is wrong; the default version's is not.
+      EXPECT_THAT(error.what(), HasSubstr("FusedSgd: the fused kernel of LibTorch 2.11"));
+    }
   }
 }
 
-// One of the other type goes on where it ended, by LibTorch's own files.
+// An optimizer of the other type continues where the first one ended, from LibTorch's own files.
 TEST(Fused, ItsStatesAreThoseOfLibTorch) {
   for (const Pair& pair : pairs()) {
     for (const bool fused_first : {false, true}) {

@@ -269,7 +269,7 @@ TEST_F(ExitGateDeathTest, ExitShutsIt) {
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
 
-// Every run of every pipeline calls it.
+// Every run of every pipeline calls this function.
 TEST_F(ExitGateDeathTest, ToAskForItAgainAndAgainTakesNoMemory) {
   EXPECT_EXIT(
       {

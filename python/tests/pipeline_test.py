@@ -1,4 +1,4 @@
-"""gpipe.GPipe: results, and what it sees of its layers."""
+"""gpipe.GPipe: its results, and its view of the layers."""
 
 import copy
 import gc

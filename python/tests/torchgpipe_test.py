@@ -44,7 +44,7 @@ def test_5_balance_by_time():
             time.sleep(self.seconds)
             return input
 
-    # One pass; what a loaded machine adds to each is little beside a factor of ten.
+    # One pass suffices: delays of a loaded machine are small beside a factor of ten.
     model = nn.Sequential(Sleeps(0.05), Sleeps(0.05), Sleeps(0.05), Sleeps(1.0))
     assert balance_by_time(2, model, torch.rand(1), timeout=0.1, device="cpu") == [3, 1]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bare.sh with made-up parts: what it does in a bare machine, and where it cannot have one.
+# Tests bare.sh with made-up parts: with a bare machine, and where one cannot be made.
 set -uo pipefail
 
 clone="$(mktemp -d)"
@@ -10,7 +10,7 @@ cp tools/ci/bare.sh tools/ci/checks.sh "${clone}/tools/ci"
 # shellcheck disable=SC2016 # expanded by bare.sh
 echo 'ensure_packages() { [[ -z ${NO_PACKAGES:-} ]]; }' >"${clone}/tools/packages.sh"
 
-# made_up FILE: a script of what stands on stdin.
+# made_up FILE: makes a script from stdin.
 made_up() {
   { echo '#!/usr/bin/env bash' && cat; } >"${clone}/$1"
   chmod +x "${clone}/$1"

@@ -18,7 +18,7 @@ PUBLIC = "//visibility:public"
 
 
 def targets(package):
-    """The targets of a BUILD file: names and attributes that are plain values."""
+    """The targets of a BUILD file, with those attributes that are plain values."""
     result = {}
     for node in ast.parse(pathlib.Path(package, "BUILD.bazel").read_text()).body:
         call = getattr(node, "value", None)

@@ -947,7 +947,8 @@ TEST(Control, AShortStopIsNotAFault) {
   expect_all(ranks, 3, "well");
 }
 
-// As when a machine sleeps: a rank that did not listen must not call the others silent.
+// All ranks stop, as when a machine sleeps. A rank that did not listen must not report the others
+// as silent.
 TEST(Control, AStopOfAllIsNobodysSilence) {
   Meeting meeting(3, Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {

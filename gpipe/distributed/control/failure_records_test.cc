@@ -177,7 +177,7 @@ TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   left.hear(0, death(0), at(45), at(50));
   EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
-  // A rank that was stopped: what it hears may have come long ago.
+  // This rank was stopped: the messages that it reads may have come long ago.
   FailureRecords stopped(0, 2);
   stopped.listen(at(0));
   stopped.listen(at(190));

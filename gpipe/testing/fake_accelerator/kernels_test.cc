@@ -205,7 +205,7 @@ TEST_F(KernelsTest, BatchNormWritesItsRunningStatisticsInTrainingOnly) {
     const at::Tensor read = norm->running_mean + 1;
     at::Tensor y;
     on_stream({1, 2}, [&] {
-      // Not through the module, which also counts the batch.
+      // Calls the operator, because the module also counts the batch.
       y = std::get<0>(at::native_batch_norm(x, norm->weight, norm->bias, norm->running_mean,
                                             norm->running_var, training, 0.1, 1e-5));
     });

@@ -498,7 +498,8 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   EXPECT_THROW(runtime_.end_recording(kB), RecordingError) << "nothing is recorded";
 }
 
-// For the thread sanitizer, and for deadlocks: many threads, streams that wait for each other.
+// Many threads use streams that wait for each other. The test is for the thread sanitizer, and
+// finds deadlocks.
 TEST(Runtime, ManyThreadsMayUseIt) {
   Runtime runtime;
   runtime.set_durations({{}, {}, microseconds(50)});
