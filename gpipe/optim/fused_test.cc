@@ -128,7 +128,12 @@ TEST(Fused, IsTheOptimizerOfLibTorchUpToRounding) {
   for (const Pair& pair : pairs()) {
     EXPECT_LT(difference(pair, at::kDouble), 4e-15) << pair.name;
     EXPECT_LT(difference(pair, at::kFloat), 2e-6) << pair.name;
-    EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    try {
+      EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    } catch (const c10::NotImplementedError& error) {
+      // LibTorch 2.11's kernel is wrong; the default version's is not.
+      EXPECT_THAT(error.what(), HasSubstr("FusedSgd: the fused kernel of LibTorch 2.11"));
+    }
   }
 }
 
