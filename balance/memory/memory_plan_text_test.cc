@@ -65,7 +65,7 @@ has given back what it keeps.
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80) << line;
 }
 
-// In GiB all of it would be 0.
+// In GiB all numbers would be 0.
 TEST(MemoryPlanText, SmallModelsAreInSmallUnits) {
   for (const auto& [name, bytes] :
        {std::pair<std::string, int64_t>{"MiB", kGiB >> 10}, {"KiB", kGiB >> 20}}) {
