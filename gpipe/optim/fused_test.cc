@@ -132,7 +132,7 @@ TEST(Fused, IsTheOptimizerOfLibTorchUpToRounding) {
   }
 }
 
-// One of the other type goes on where it ended, by LibTorch's own files.
+// An optimizer of the other type continues where the first one ended, from LibTorch's own files.
 TEST(Fused, ItsStatesAreThoseOfLibTorch) {
   for (const Pair& pair : pairs()) {
     for (const bool fused_first : {false, true}) {

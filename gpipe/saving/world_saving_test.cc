@@ -110,7 +110,7 @@ std::string run(const World& world, const Run& run, const std::string& path) {
   auto optimizer = adam(pipe);
   return run_with(pipe, optimizer, run, path);
 }
-// Each state once.
+// As run(), with a ZeroOptimizer, which keeps each state once.
 std::string zero_run(const World& world, const Run& run, const std::string& path) {
   GPipe pipe = pipeline(world, run.balance);
   ZeroOptimizer optimizer = zero_adam(pipe);
@@ -140,7 +140,7 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
   {
     WorldRanks ranks(2, [&](const World& world, const Say& say) {
       say(run(world, {{2, 2}, false, true}, of_two));
-      // Alone, each in its own folder.
+      // Each process runs alone, with its own folder.
       say(run(World(), {{1, 3}, false, true}, of_one + std::to_string(world.rank())));
     });
     const std::vector<std::string> first = ranks.lines();
@@ -155,7 +155,8 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
                           "model.safetensors.index.json", "optimizer-00001-of-00002.safetensors",
                           "optimizer-00002-of-00002.safetensors", "progress.safetensors"));
   {
-    // Three processes read what two, and what one have written, and replace it.
+    // Three processes read a checkpoint of two processes and one of a single process, and replace
+    // them.
     WorldRanks ranks(3, [&](const World& world, const Say& say) {
       say(run(world, {{1, 1, 2}, true, true}, of_two));
       say(run(world, {{2, 1, 1}, true, false}, of_one + "0"));
@@ -230,7 +231,7 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
-// Registers what it has in its first forward.
+// Registers its tensors in its first forward.
 struct LateImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     if (!weight.defined()) {

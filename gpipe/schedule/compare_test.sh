@@ -23,7 +23,7 @@ BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --
 # A whole backward of no time is one, too.
 out=$("$compare" --workers=2 --micro_batches=4 --backward=0 --nosearch)
 grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
-# Numbers that no column has room for.
+# Numbers that are too wide for any column.
 out=$("$compare" --workers=2 --micro_batches=2 --forward=1e300 --nosearch --nodraw)
 awk 'length > 100 { exit 1 }' <<<"$out" || fail "lines of more than a screen: $out"
 
@@ -35,7 +35,7 @@ refuse() {  # <part of the message> <arguments>
   [[ $code == 2 ]] || fail "$*: exit code $code"
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
-# Each is told by the name of its flag.
+# Each mistake is reported with the name of its flag.
 refuse '--workers=0: give a whole number of at least 1' --workers=0
 refuse '--micro_batches=-3: give a whole number of at least 1' --micro_batches=-3
 refuse '--budget=-1: give a whole number of at least 0' --budget=-1

@@ -46,7 +46,7 @@ TEST_P(EdgeTest, ReturnsOrThrowsWhatIsDocumented) {
 
 Rows generators() {
   Rows rows;
-  // Generators of two counts, and of three.
+  // Generators that take two counts, and three.
   using Two = Schedule (*)(int64_t, int64_t);
   for (const auto& [name, make] :
        std::vector<std::pair<std::string, Two>>{{"fill_drain", fill_drain},

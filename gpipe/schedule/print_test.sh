@@ -1,5 +1,5 @@
 #!/bin/bash
-# The program prints text, drawing and facts, and refuses what it does not know.
+# Tests that the program prints a schedule's text, drawing and facts, and refuses unknown flags and values.
 set -eu
 
 print=$1

@@ -123,8 +123,9 @@ int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
 
-// Those that search once more, from the patterns with all steps (or_of_all_patterns): a search of
-// longer work was found to beat their first one by several percent. ZB-V's first has all patterns.
+// Whether the schedule searches once more, from the patterns with all steps (or_of_all_patterns).
+// For these schedules, a search of longer work was found to beat the first one by several percent.
+// ZB-V's first search has all patterns.
 bool searches_twice(Searched which) {
   return which == Searched::kVMin || which == Searched::kDualPipeV;
 }

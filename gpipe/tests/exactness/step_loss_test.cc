@@ -117,7 +117,7 @@ TEST(StepLoss, AMeanOverNothingThatMakesTheLossNanIsExplainedOnce) {
   }
 }
 
-TEST(StepLoss, ANanLossThatIsNoMeanOverNothingIsNotExplainedByWeights) {
+TEST(StepLoss, ANanLossThatIsNotAMeanOverNothingIsNotExplainedByWeights) {
   GPipe pipe(nn::Sequential(nn::Linear(4, 2)), cpu_options({1}).chunks(2));
   const auto nan = [](const Tensors& o, const Tensors&) {
     return o.at(0).mean() * std::numeric_limits<double>::quiet_NaN();

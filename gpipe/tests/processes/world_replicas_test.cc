@@ -270,7 +270,7 @@ std::vector<std::string> outcomes(int64_t processes,
   return lines;
 }
 
-// It does not depend on the rank and the process of the grid.
+// The local rank does not depend on the rank and the process of the grid.
 TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
   const MasterPort port;
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -692,7 +692,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
            }) +
            "; ";
     {
-      const torch::NoGradGuard no_grad;  // as load_checkpoint
+      const torch::NoGradGuard no_grad;  // as in load_checkpoint
       for (torch::Tensor& parameter : pipe->parameters()) parameter.fill_(0.5);
     }
     return all + step();
@@ -781,7 +781,7 @@ class Arrived {
   Arrived& operator=(const Arrived&) = delete;
 
   std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
-  // Whether each of these ranks has received so many within 10 s.
+  // Whether each of these ranks has received so many bytes within 10 s.
   bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
     for (int i = 0; i < 1000; ++i) {
       bool all = true;
