@@ -547,8 +547,7 @@ TEST(ProfileAll, HoldsEverything) {
   EXPECT_EQ(result.skips[0].bytes, kActivation);
 }
 
-// The skip is changed behind it by an in-place layer: no pipeline may be cut between the two.
-// So that Ctrl-C need not wait for a pass, of which the first is before any progress.
+// Ctrl-C must not have to wait for a pass: the first one comes before any progress.
 TEST(ProfileAll, CanBeEndedAfterEachLayer) {
   struct Stop {};
   const nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
