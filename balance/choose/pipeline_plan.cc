@@ -55,7 +55,7 @@ class Lines {
     throw std::invalid_argument(file_ + ", line " + std::to_string(number_) + ": expected " +
                                 expected);
   }
-  // What stands behind `name` in the next line that is not empty.
+  // Returns what follows `name` in the next line that is not empty.
   std::string field(const std::string& name) {
     next();
     if (line_ == name) return "";

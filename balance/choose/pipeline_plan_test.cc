@@ -86,7 +86,7 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
   for (size_t k = 0; k < changes.size(); ++k) {
     PipelinePlan changed = sample();
     changes[k](changed);
-    if (k == 8) {  // too little for a double
+    if (k == 8) {  // this change is too small for a double
       EXPECT_EQ(changed, sample());
       changed.step *= 1 + 1e-15;
     }

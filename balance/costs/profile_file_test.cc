@@ -89,7 +89,7 @@ TEST(ProfileFile, UnknownFieldsAreIgnored) {
   expect_same(profile_from_json(json.dump(), "f"), sample());
 }
 
-// The file after a change.
+// The profile file with a change.
 std::string changed(const std::function<void(Json&)>& change) {
   Json json = Json::parse(to_json(sample()));
   change(json);
