@@ -1,5 +1,5 @@
-// Every public function of the package with values at which code breaks, argument by argument: it
-// returns, or throws std::invalid_argument, c10::Error or, where its header says so,
+// Calls every public function of the package with extreme values, argument by argument. Each call
+// must return, or throw std::invalid_argument, c10::Error or, if its header says so,
 // std::overflow_error or std::runtime_error.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -355,7 +355,7 @@ void add_plans(Rows* rows, const std::string& function,
   };
   integer("rows", [](auto* plan, int64_t v) { plan->rows = v; });
   integer("balance", [](auto* plan, int64_t v) { plan->balance = {1, v}; });
-  // 3 where a sum wraps.
+  // 3 if the sum wraps around.
   integer("balance whose sum wraps", [](auto* plan, int64_t v) {
     const auto rest = static_cast<int64_t>(3 - static_cast<uint64_t>(v));
     plan->balance = {v, rest};
@@ -516,7 +516,7 @@ torch::nn::Sequential meta_model() {
   return small_model();
 }
 
-// What runs a model, or a search over it: few values each.
+// Functions that run a model, or a search over it: few values each.
 Rows models() {
   Rows rows;
   const at::Tensor sample = at::ones({4, 4});
@@ -530,7 +530,7 @@ Rows models() {
     balance_by_size(value, small_model(), sample);
   }));
   rows.push_back(numbers("profile_times and balance_by_time", "timeout", [=](double value) {
-    if (value > 1) return;  // an hour is no wrong time, infinity is another row
+    if (value > 1) return;  // an hour is a valid time; infinity has its own row
     profile_times(small_model(), sample, TimeOptions().timeout(value));
   }));
   rows.push_back(calls("profile_times", "timeout",

@@ -1,7 +1,7 @@
 """What is compared: the networks of each scale, their cuts, and the contestants that train them."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -150,6 +150,13 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
         else:
             found.append(rival(who, "pipelining_side.py", threads, balance, over_gloo, schedule=schedule))
     return found
+
+
+def beside(contestants, ours, other):
+    """What `contestants` have of the program `ours`, each again as another build of it: the command `other`."""
+    size = len(ours)
+    return [replace(who, who=f"beside: {who.who}", command=other + who.command[size:])
+            for who in contestants if who.command and who.command[:size] == ours]
 
 
 # On a GPU, kernels are loaded, the allocator has its memory and cuDNN has chosen its algorithms after two steps. Our

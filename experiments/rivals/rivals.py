@@ -67,6 +67,8 @@ def read_flags():
     parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a program (120)")
     parser.add_argument("--json", default="", help="a file for the table; rows that it has from an earlier run stay")
     parser.add_argument("--ours", default="", help="our program; the one that was built with this")
+    parser.add_argument("--beside", metavar="PROGRAM", default="",
+                        help="another build of our program, such as one under another LibTorch: it takes part as well")
     flags = parser.parse_args()
     for name in ("rounds", "steps", "timeout"):
         if getattr(flags, name) <= 0:
@@ -89,6 +91,10 @@ def read_flags():
     if flags.processes and max(flags.stages) == 1:
         fail("--processes: a single stage is in one process anyway; give --stages=2 or more")
     flags.ours = command_of(user_path(flags.ours) if flags.ours else our_program())
+    if flags.beside:
+        flags.beside = str(user_path(flags.beside))
+        if not os.access(flags.beside, os.X_OK):
+            fail(f"--beside: {flags.beside} is not a program")
     if flags.json:
         flags.json = user_path(flags.json)
         if flags.json.is_dir() or not os.access(flags.json.parent, os.W_OK):
@@ -186,6 +192,8 @@ def main():
         who = (cell, flags.ours, flags.rivals or None, sides, cores)
         contestants = (cells.contestants(*who, flags.own_cuts, flags.processes) if flags.device == "cpu" else
                        cells.contestants_on_gpu(*who))
+        if flags.beside:
+            contestants += cells.beside(contestants, flags.ours, command_of(pathlib.Path(flags.beside)))
         new, interrupted = contest.hold(
             cell, contestants, flags.rounds, flags.steps, flags.timeout,
             lambda text: progress(f"[{number}/{len(asked)}] {cell.network.name}, {cell.stages}, {cell.mode}: {text}"))

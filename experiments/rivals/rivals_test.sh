@@ -11,6 +11,7 @@ expect_mistake "there is no '3'; there are 1, 2, 4" --stages=3
 expect_mistake "there is no 'sometimes'" --modes=sometimes
 expect_mistake "--rounds must be positive" --rounds=0
 expect_mistake "is not a program" --rivals="$work/python"
+expect_mistake "is not a program" --beside="$work/other"
 expect_mistake "cannot be written" --json="$work"
 expect_mistake "unrecognized arguments" --round=1
 expect_mistake "invalid choice: 'gpu'" --device=gpu
@@ -105,6 +106,17 @@ assert rows["ours"]["environment"]["device"] == "cuda", rows
 assert rows["ours"]["note"].startswith("the script of ours --model=resnet:1,1 "), rows
 assert "a GPU for each process" in rows["torch.distributed.pipelining 1F1B"]["note"], rows
 assert all(row["step_seconds"] is None for row in rows.values()), rows
+END
+
+# Another build of our program takes part in each of our rows.
+ln -s "$PWD/experiments/rivals/ours" "$work/other"
+"$program" "${tiny[@]}" --json="$work/beside.json" --networks=unet --stages=1 --modes=never --beside="$work/other" \
+  >"$work/beside.log" 2>&1 || fail "another build"
+python3 - "$work/beside.json" <<'END' || fail "the rows of another build"
+import json, sys
+rows = {row["who"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+for who in ("ours", "LibTorch, plain"):
+    assert rows[f"beside: {who}"]["step_seconds"] > 0 and rows[f"beside: {who}"]["note"] == rows[who]["note"], rows
 END
 
 # Each side cuts by its own tool.

@@ -110,6 +110,13 @@ gpipe::internal::ComparisonOptions read_flags() {
   options.tolerance = at_least(0.0, FLAGS_tolerance);
   options.search = absl::GetFlag(FLAGS_search);
   options.budget = at_least(int64_t{0}, FLAGS_budget);
+  // SearchOptions::budget of the search with the most stages.
+  const int64_t least = 3 * options.workers * most * options.micro_batches;
+  if (options.search && options.budget > 0 && options.budget < least) {
+    throw std::invalid_argument(gpipe::internal::given(FLAGS_budget) + ": give at least " +
+                                std::to_string(least) +
+                                ", the actions of the largest schedule, or 0 for the default");
+  }
   return options;
 }
 

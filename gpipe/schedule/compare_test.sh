@@ -43,6 +43,7 @@ refuse() {  # <part of the message> <arguments>
 refuse '--workers=0: give a whole number of at least 1' --workers=0
 refuse '--micro_batches=-3: give a whole number of at least 1' --micro_batches=-3
 refuse '--budget=-1: give a whole number of at least 0' --budget=-1
+refuse '--budget=1: give at least 384, the actions of the largest schedule, or 0' --budget=1
 for flag in forward input weight backward transfer memory tolerance; do
   refuse "--$flag=-1: give a finite number of at least 0" "--$flag=-1" --workers=2 --nosearch
   refuse "--$flag=nan: give a finite number of at least 0" "--$flag=nan" --workers=2

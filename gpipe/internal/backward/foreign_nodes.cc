@@ -12,7 +12,7 @@ namespace {
 
 // A reference to the node, which has an owner. A template, since each LibTorch version has one of
 // the two ways only.
-template <typename Node, typename Pointer = NodePtr>
+template <typename Node, typename Pointer = NodePtrTo<Node>>
 WeakNodePtr weak_from(const Node& constant) {
   auto& node = const_cast<Node&>(constant);
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
