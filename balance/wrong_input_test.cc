@@ -126,12 +126,12 @@ Rows lists() {
       },
       {"sizes has 0 values", "expected 5", "each layer"});
   add("ShortSend", [](auto* options) { options->send_costs = {1}; },
-      {"send_costs has 1 value", "expected 4", "neighbouring"});
+      {"send_costs has 1 value", "expected 4", "neighboring"});
   add("LongReceive",
       [](auto* options) {
         options->receive_costs = {1, 1, 1, 1, 1};
       },
-      {"receive_costs has 5 values", "expected 4", "neighbouring"});
+      {"receive_costs has 5 values", "expected 4", "neighboring"});
   return rows;
 }
 
