@@ -8,7 +8,7 @@
 
 namespace gpipe::command {
 
-// What the command line asks for.
+// The result of reading a command line.
 enum class Request {
   kRun,
   kNothing,  // --help or --version: the answer was written to `out`

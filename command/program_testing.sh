@@ -41,7 +41,7 @@ its output, [0], says why" || fail "the last line for $*"
 # one process another flag.
 by_rank() {
   # shellcheck disable=SC2016 # expanded in each process
-  # shellcheck disable=SC2034 # for who sources this
+  # shellcheck disable=SC2034 # used by the script that sources this
   command=(bash -c 'if [ "$RANK" = "$1" ]; then exec "${@:3}" "$2"; fi; exec "${@:3}"' bash "$@")
 }
 

@@ -35,6 +35,21 @@ std::string wrap(const std::string& text, std::size_t columns, std::size_t first
   return result + "\n";
 }
 
+namespace {
+
+std::string wrap_command(const std::string& line, std::size_t columns, std::size_t indent) {
+  constexpr char kContinued[] = " \\";
+  const std::string wrapped = wrap(line, columns - 2, indent, indent + 4);
+  std::string result;
+  for (std::size_t k = 0; k < wrapped.size(); ++k) {
+    if (wrapped[k] == '\n' && k + 1 < wrapped.size()) result += kContinued;
+    result += wrapped[k];
+  }
+  return result;
+}
+
+}  // namespace
+
 std::string wrap_lines(const std::string& text, std::size_t columns) {
   std::string result;
   std::string paragraph;
@@ -54,7 +69,7 @@ std::string wrap_lines(const std::string& text, std::size_t columns) {
       continue;
     }
     end_paragraph();
-    result += line_fits ? line + "\n" : wrap(line, columns, indent, indent + 4);
+    result += line_fits ? line + "\n" : wrap_command(line, columns, indent);
   }
   end_paragraph();
   return result;

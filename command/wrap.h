@@ -16,7 +16,8 @@ std::string wrap(const std::string& text, std::size_t columns, std::size_t first
 
 // Wraps the lines of `text` that are wider than `columns` and keeps all others. Adjacent lines that
 // are not indented are a paragraph: if one of them is too wide, the whole paragraph is filled anew.
-// The rest of an indented line is indented by four more columns. Ends with a newline.
+// An indented line is a shell command: it is broken with backslashes, and its rest is indented by
+// four more columns. Ends with a newline.
 std::string wrap_lines(const std::string& text, std::size_t columns);
 
 }  // namespace gpipe::command

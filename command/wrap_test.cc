@@ -24,8 +24,8 @@ TEST(WrapLines, KeepsLinesThatFit) {
 }
 
 TEST(WrapLines, FillsAParagraphWithALongLineAndIndentsCommands) {
-  EXPECT_EQ(wrap_lines("one two three\nfour\n\nfive\nsix\n  run it --now\n  it\nend", 9),
-            "one two\nthree\nfour\n\nfive\nsix\n  run it\n      --now\n  it\nend\n");
+  EXPECT_EQ(wrap_lines("one two three\nfour\n\nfive\nsix\n  run it --now\n  it\nend", 10),
+            "one two\nthree four\n\nfive\nsix\n  run it \\\n      --now\n  it\nend\n");
 }
 
 TEST(Wrap, CountsWhatIsSeen) {

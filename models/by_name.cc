@@ -167,6 +167,7 @@ NamedModel of_folder(const std::string& name) {
     };
     model.row = {tokens > 0 ? tokens : options.max_positions()};
     model.classes = options.vocab_size();
+    model.transformer = options;
     model.make = named(model.name, [=] { return make(false); });
     if (options.block().experts().count() > 0) {
       model.make_worst = named(model.name, [=] { return make(true); });
@@ -224,6 +225,7 @@ NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied)
     model.row = {options.max_positions()};
     model.classes = options.vocab_size();
     model.takes_tokens = true;
+    model.transformer = options;
     return model;
   }
   TORCH_CHECK_VALUE(!tied, "model '", name, "' has no embedding and no head that it could be ",

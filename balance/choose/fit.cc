@@ -37,7 +37,7 @@ constexpr int kMostPlans = 6;
 // A cut whose predicted memory exceeds a device by more than this share is not planned: plans and
 // predictions differ by less.
 constexpr double kHopeless = 0.15;
-// The same after a plan has corrected the prediction.
+// The same share after a plan has corrected the prediction.
 constexpr double kHopelessAfterPlan = 0.02;
 // If nothing fits: the number of candidates whose memory is planned to find the nearest, the number
 // of cuts of each, and the number of cuts next to the nearest.

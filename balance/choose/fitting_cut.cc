@@ -61,7 +61,7 @@ std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) 
   return result;
 }
 
-// What a block of layers costs a partition; layers are added at its end.
+// The costs of a block of layers in a partition; layers are added at its end.
 class Block {
  public:
   Block(const Profile& profile, const std::vector<std::vector<SkipProfile>>& skips_to,
@@ -108,7 +108,7 @@ class Block {
   double workspace_ = 0;
 };
 
-// What the search sees of a block in a partition.
+// The cost of a block in a partition, as the search sees it.
 struct Cost {
   // cost of which the largest of a cut counts; another layer never makes it smaller
   double largest = 0;

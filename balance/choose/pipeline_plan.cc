@@ -12,10 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "balance/step/whole_step.h"
+#include "balance/costs/parsed_json.h"
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
+#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::balance {
 namespace {
@@ -54,7 +55,7 @@ class Lines {
     throw std::invalid_argument(file_ + ", line " + std::to_string(number_) + ": expected " +
                                 expected);
   }
-  // What stands behind `name` in the next line that is not empty.
+  // Returns what follows `name` in the next line that is not empty.
   std::string field(const std::string& name) {
     next();
     if (line_ == name) return "";
@@ -206,7 +207,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
       wrong("takes more than its limit");
     }
   }
-  check_whole_step(plan.schedule, prefix);
+  internal::check_whole_step(plan.schedule, prefix);
   try {
     (void)plan.schedule.verify(Sends::kBuffered);
     (void)plan.placement();
@@ -330,12 +331,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
 }
 
 PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw std::invalid_argument(file + " is not valid JSON: " + error.what());
-  }
+  const Json json = parsed_json(text, file);
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
     throw std::invalid_argument(file + " is JSON, but not a plan: \"format\" is not \"" + kFormat +
                                 "\"");

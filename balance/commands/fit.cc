@@ -70,7 +70,7 @@ CommandFace face() {
   CommandFace face;
   face.examples =
       "  tools/bazel run //balance:fit -- --model=unet:24,160 --devices_gib=22,22,22,22\n"
-      "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32\n"
+      "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32 \\\n"
       "      --devices_gib=22,22,22,22,22,22,22,22";
   face.find_model = [] {
     return zoo_model(absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_batch));

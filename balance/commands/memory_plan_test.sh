@@ -22,6 +22,8 @@ expect_mistake "less than a byte" "${small[@]}" --device_gib=1e-12
 expect_mistake "it is a folder" "${small[@]}" --svg="$work"
 expect_mistake "give cuda or cpu" "${small[@]}" --device=tpu
 expect_mistake "model 'unet:1,8' has no embedding" "${small[@]}" --tied
+expect_mistake "--lora=8: unet:1,8 has no layers that take adapters" "${small[@]}" --lora=8
+expect_mistake "--lora=0: give a number from 1" --model=llama:2,16,2,1,8 --lora=0
 
 "$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
   --json="$work/plan.json" --svg="$work/plan.svg" >"$work/out" 2>"$work/err" ||
@@ -80,6 +82,19 @@ python3 - "$work" <<'END' || fail "--tied"
 import json, sys
 untied, tied = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["untied", "tied"])
 assert tied["parameters"] == untied["parameters"] - 7 * 12, (tied["parameters"], untied["parameters"])
+END
+
+# Adapters: q, k, v and o of 16, 8, 8 and 16 rows, and three matrices of the MLP between 16 and 256, in two blocks.
+words=("--model=llama:2,16,2,1,8,7" "--balance=3,4" --batch=4 --chunks=2 --optimizer=adam)
+"$program" "${words[@]}" --json="$work/full.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+"$program" "${words[@]}" --lora=2 --json="$work/lora.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+python3 - "$work" <<'END' || fail "--lora"
+import json, sys
+full, lora = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["full", "lora"])
+trained = 2 * 2 * (2 * (16 + 16) + 2 * (16 + 8) + 3 * (16 + 256))
+assert lora["parameters"] == full["parameters"] + trained, (lora["parameters"], full["parameters"], trained)
+states = [sum(d["optimizer_state_bytes"] for d in plan["devices"]) for plan in (full, lora)]
+assert states == [2 * 4 * full["parameters"], 2 * 4 * trained], states
 END
 
 # More micro-batches than rows: as many as rows are made.

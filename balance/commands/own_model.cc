@@ -119,7 +119,7 @@ CommandFace own_face(const std::string& program, std::string examples, MakeTrain
   absl::StrReplaceAll({{"PROGRAM", name.empty() ? "PROGRAM" : name}}, &examples);
   CommandFace face;
   face.examples = std::move(examples);
-  for (const char* flag : {"model", "image_size", "tied", "family", "step"}) {
+  for (const char* flag : {"model", "image_size", "tied", "lora", "family", "step"}) {
     face.absent[flag] =
         "this program is for one model, which is built into it (the zoo's networks have commands "
         "of their own)";

@@ -31,7 +31,7 @@ TEST(TrainingFlags, AreNamesOfWhatThereIs) {
   EXPECT_EQ(parse_schedule("sequential").make(3, 5), sequential(3, 5));
 }
 
-// What a command prints of its pipeline is what its flags take.
+// A command prints its pipeline's settings in a form that its flags accept.
 TEST(TrainingFlags, TextsOfASetupAreReadBack) {
   for (const NamedSchedule& named : named_schedules()) {
     for (const Checkpoint mode :

@@ -1,6 +1,5 @@
 #include "balance/costs/profile_file.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "balance/costs/parsed_json.h"
 #include "balance/costs/profile_checks.h"
 #include "command/files.h"
 
@@ -151,16 +151,7 @@ std::string to_json(const SavedProfile& saved) {
 }
 
 SavedProfile profile_from_json(const std::string& text, const std::string& file) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw std::invalid_argument(file + " is not valid JSON near byte " +
-                                std::to_string(std::min(error.byte, text.size())) + " of " +
-                                std::to_string(text.size()));
-  } catch (const Json::exception& error) {  // a number that does not fit in a double
-    throw std::invalid_argument(file + " cannot be read: " + error.what());
-  }
+  const Json json = parsed_json(text, file);
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
     throw std::invalid_argument(file + " is JSON, but not a profile: \"format\" is not \"" +
                                 kFormat + "\"");

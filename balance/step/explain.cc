@@ -14,8 +14,8 @@
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
-#include "balance/step/whole_step.h"
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::balance {
 namespace {
@@ -102,7 +102,7 @@ class Plan {
            std::to_string(schedule_.micro_batches()) + " micro-batches, expected " +
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
-    check_whole_step(schedule_, "explain: ");
+    internal::check_whole_step(schedule_, "explain: ");
     splits_ = has_split_backwards();
     recomputed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
     micro_batches_.resize(static_cast<size_t>(options.chunks));

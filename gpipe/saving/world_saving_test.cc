@@ -40,7 +40,9 @@ using Say = WorldRanks::Say;
 
 std::string new_path() {
   static int count = 0;
-  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" + std::to_string(count++);
+  // Tests append a rank: behind a letter no number becomes another one.
+  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" +
+         std::to_string(count++) + "r";
 }
 
 torch::nn::Sequential model(int64_t width = 5) {
@@ -229,6 +231,26 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "model.safetensors.index.json", "optimizer-00001-of-00004.safetensors",
                   "optimizer-00002-of-00004.safetensors", "optimizer-00003-of-00004.safetensors",
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
+}
+
+// It is set on the ZeroOptimizer itself, which is saved and read as a plain Optimizer.
+TEST(WorldCheckpoint, KeepsTheLearningRateOfAZeroOptimizer) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    GPipe pipe = pipeline(world.grid(2, 1), {4});
+    ZeroOptimizer optimizer = zero_adam(pipe);
+    torch::optim::Optimizer& plain = optimizer;
+    plain.param_groups()[0].options().set_lr(0.125);
+    train(pipe, optimizer, 0, 1);
+    save_checkpoint(pipe, plain, {1, 6, {}}, path);
+    ZeroOptimizer other = zero_adam(pipe);
+    torch::optim::Optimizer& other_plain = other;
+    load_checkpoint(pipe, other_plain, path);
+    say(std::to_string(other.param_groups()[0].options().get_lr()) + ", " +
+        std::to_string(other.local().state().size() == other.owned_parameters().size()));
+  });
+  EXPECT_THAT(ranks.lines(), Each("0.125000, 1"));
+  ranks.expect_ends();
 }
 
 // Registers its tensors in its first forward.

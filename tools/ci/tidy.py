@@ -107,8 +107,8 @@ def database():
 
 
 def tidy(source, files, folder, deadline):
-    """Of a source that stands for `files`: (seconds, clang-tidy's text, whether it found something), or
-    None if the time was over before it began, or was done."""
+    """Runs clang-tidy on a source that stands for `files`. Returns (seconds, its text, whether it found something), or
+    None if the time was over before it began or ended."""
     begin = time.monotonic()
     if deadline is not None and begin > deadline:
         return None
