@@ -35,7 +35,7 @@ constexpr int64_t kUNetSide = 192;
 constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
-  // Also as other libraries write them.
+  // Finds names also as other libraries write them.
   std::string closest =
       text::closest(family, {"unet", "amoebanetd", "resnet", "resnet50", "resnet101", "resnet152",
                              "old_resnet", "old_amoebanetd", "gpt2", "llama", "hf"});
@@ -107,7 +107,7 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
                     ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
                     "heads, heads of keys and tokens, and behind them, if it is another one, the "
                     "size of the vocabulary");
-  // What is out of range is refused when the network is made.
+  // Numbers out of range are refused when the network is made.
   constexpr int64_t kStep = 256, kWidest = int64_t{1} << 20;
   const int64_t width = std::clamp<int64_t>(numbers[1], 0, kWidest);
   TransformerOptions options = llama_7b()

@@ -14,8 +14,8 @@ ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "models take none.");
 
 ABSL_FLAG(bool, tied, false,
-          "The head of a language model multiplies with the matrix of the embedding, as GPT-2's "
-          "does; other models have none.");
+          "The head of a language model uses the weight of the embedding, as GPT-2's does; other "
+          "models have no such head.");
 
 namespace gpipe::balance {
 namespace {

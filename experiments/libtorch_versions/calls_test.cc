@@ -45,7 +45,7 @@ TEST(OwnCopies, HaveAFormForFiles) {
   EXPECT_EQ(copies[3].toInt(), 3);
 }
 
-TEST(OwnCopies, OfSparseTensorsThereAreNone) {
+TEST(OwnCopies, CannotBeMadeOfSparseTensors) {
   EXPECT_TRUE(can_copy({at::ones({2}), IValue(1.5)}));
   EXPECT_FALSE(can_copy({at::ones({2}).to_sparse()}));
 }

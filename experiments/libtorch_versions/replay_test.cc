@@ -23,7 +23,7 @@ at::Tensor replayed(const Call& call) {
   return result.tensors.at(0);
 }
 
-// Everything that it records, from views to lists of tensors that may be missing.
+// Everything that a Recorder records, from views to lists of tensors that may be missing.
 TEST(Replay, MakesRecordedCallsAgain) {
   Recorder recorder(6);
   const at::Tensor x = at::rand({4, 4}).requires_grad_();

@@ -39,10 +39,11 @@ Plan plan_speed(const SpeedExperiment& experiment) {
     if (variant.way == Origin::kMeasured && variant.refusal.empty()) variant.rounds = rounds;
   }
   if (has_way(plan.variants, Origin::kMeasured)) {
-    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
-                           "; whole training steps on random images, loading left out" +
-                           (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
-                           ". Where partitions share cores it is no speed-up of pipelines.");
+    plan.remarks.push_back(
+        "Measured: --scale=" + to_text(flags.scale) +
+        "; whole training steps on random images, loading left out" +
+        (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
+        ". Where partitions share cores, the ratio is not a speed-up by pipelines.");
   }
   if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
   return plan;
