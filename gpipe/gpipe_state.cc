@@ -91,6 +91,7 @@ void GPipeImpl::materialize(const LayerInit& init) {
     TORCH_CHECK_VALUE(init != nullptr, "materialize was given an empty function");
     check_layers();
     const uint64_t seed = internal::shared_seed(processes(), call_name("materialize"));
+    const BetweenRuns between(pipeline_.get());
     const auto children = named_children();
     size_t index = 0;
     for (size_t j = 0; j < balance_.size(); ++j) {
@@ -115,6 +116,7 @@ void GPipeImpl::load(torch::serialize::InputArchive& archive) {
                     "torch::load into a pipeline over several processes: each has a part of the "
                     "layers only; call gpipe::load_checkpoint (gpipe/saving/saving.h) in all of "
                     "them, or load the plain model before the pipeline is made");
+  const BetweenRuns between(pipeline_.get());
   {
     const internal::StateBeforeLoad before(*this);
     try {
@@ -141,6 +143,7 @@ void GPipeImpl::save(torch::serialize::OutputArchive& archive) const {
                     "torch::save of a pipeline over several processes: each has the values of a "
                     "part of the layers only; call gpipe::save_checkpoint (gpipe/saving/saving.h) "
                     "in all of them");
+  const BetweenRuns between(pipeline_.get());
   torch::nn::Module::save(archive);
 }
 

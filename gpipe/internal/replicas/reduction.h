@@ -19,9 +19,9 @@ namespace gpipe::internal {
 // have.
 //
 // `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter], the sum in
-// this replica, replaced by the sum over all; undefined: no gradient has arrived. Called within
-// in_call(), by this process of all replicas: processes of other stages may still compute. Throws
-// c10::ValueError for a gradient that is sparse or of another type than its parameter.
+// this replica, dense and of the parameter's type and shape, replaced by the sum over all;
+// undefined: no gradient has arrived. Called within in_call(), by this process of all replicas:
+// processes of other stages may still compute.
 //
 // Returns false, and changes nothing, if a replica has other parameters, or has frozen others;
 // agree_on_forms() then reports that to all processes.

@@ -87,6 +87,7 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   const RunLock::Scope scope(run_lock_);
   device_ties_.refresh(transfers_);
   pass.plan.model = model_state();
+  know_parameters(pass.plan.model);
   check_step(pass, schedule, check_finite, /*gradients=*/true);
   TieCopies::note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);

@@ -206,6 +206,9 @@ class Pipeline {
   static void check_sums(const Pass& pass, Half half, const ProgramCache::Compiled& compiled);
   DeviceTies::Partitions partitions() const;
 
+  // Tells known_parameters_ which parameters are here now: layers may have registered more.
+  void know_parameters(const ModelState& model);
+
   // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;
 

@@ -129,10 +129,19 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   }
   shut_at_exit();
   if (world_.processes_each() > 1) {
-    known_parameters_.emplace([this] {
-      return foreign_tensors_.any_trained() ? local_parameters() : std::vector<at::Tensor>();
-    });
+    known_parameters_.emplace();
+    know_parameters(model_state());
   }
+}
+
+void Pipeline::know_parameters(const ModelState& model) {
+  if (!known_parameters_) return;
+  std::vector<at::Tensor> here;
+  for (const ModelState::Parameter& parameter : model.parameters()) {
+    const bool is_here = residence_.has_stage(parameter.stages.front());
+    if (is_here && foreign_tensors_.any_trained()) here.push_back(parameter.tensor);
+  }
+  known_parameters_->know(here);
 }
 
 std::vector<at::Tensor> Pipeline::local_parameters() const {

@@ -83,6 +83,7 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
     : index_(index),
       device_(device),
       boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
+      over_processes_(over_processes),
       layers_(std::move(layers)),
       ties_(std::move(ties)) {}
 
@@ -284,13 +285,18 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
-    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
-                        recomputes ? &given : nullptr);
+    others.is_updated = [&](const at::Tensor& buffer) {
+      return statistics_scope.has_updated(buffer);
+    };
+    try {
+      result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
+                          recomputes ? &given : nullptr);
+    } catch (...) {
+      if (watches_buffers_) buffers_.fail_forward(others);
+      throw;
+    }
     if (watches_buffers_) {
       if (recomputes) running_layer_ = -1;
-      others.is_updated = [&](const at::Tensor& buffer) {
-        return statistics_scope.has_updated(buffer);
-      };
       buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
     }
   }

@@ -369,6 +369,27 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
     return "nothing was thrown";
   });
   EXPECT_THAT(of_the_loss, ::testing::Contains(HasSubstr("no layer has registered")));
+  const auto sparse = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(nn::Sequential(nn::Embedding(nn::EmbeddingOptions(4, 3).sparse(true)),
+                              nn::Identity(), nn::Identity()),
+               options_of(world));
+    pipe->step({torch::zeros({2}, torch::kLong)}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(sparse, Each(AllOf(HasSubstr("the gradient of '0.weight', of layout Sparse"),
+                                 HasSubstr("without sparse(true)"))));
+  const auto weighted = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(linears(), options_of(world));
+    StepOptions options;
+    if (world.rank() == 1) options.weight([](const Tensors&) { return 2.0; });
+    return c10::str("loss ", pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn,
+                                        options)
+                                 .loss);
+  });
+  EXPECT_THAT(weighted, Each(AllOf(HasSubstr("value error"), HasSubstr("StepOptions::weight"),
+                                   HasSubstr("not given on rank 0, and given on rank 1"))));
   const auto wrong_groups = outcomes(2, [](const World& world) {
     GPipe pipe(linears(), options_of(world).chunks(12).groups(6));
     return "nothing was thrown";
