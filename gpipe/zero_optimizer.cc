@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -25,7 +26,10 @@ namespace {
 std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
                                        std::vector<int64_t> owners) {
-  std::string own = internal::form_of(parameters) + " ";
+  // The owners follow from what was frozen when the optimizer was made.
+  const std::string given(owners.begin(), owners.end());
+  std::string own = internal::form_of(parameters) + ", shared out by " +
+                    std::to_string(std::hash<std::string>()(given)) + " ";
   for (const at::Tensor& parameter : parameters) {
     own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }

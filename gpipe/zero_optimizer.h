@@ -23,6 +23,7 @@ namespace gpipe {
 // Without replicas it is the plain optimizer of the parameters of this process.
 //
 // Requirements: all processes make the same calls, in the same order. The pipeline outlives it.
+// The replicas share out what trains when this is made: freeze the rest (adapters' base) before.
 //
 // Example:
 //   gpipe::ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
