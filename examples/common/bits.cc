@@ -42,8 +42,8 @@ bool is_same(const std::string& name, const Json& saved, const Json& now) {
 }  // namespace
 
 std::string content_of(const std::string& text) {
-  const uLong checksum = crc32_z(crc32_z(0, nullptr, 0),
-                                 reinterpret_cast<const Bytef*>(text.data()), text.size());
+  const uLong checksum =
+      crc32_z(crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(text.data()), text.size());
   return absl::StrFormat("%d bytes, CRC-32 %08x", text.size(), checksum);
 }
 

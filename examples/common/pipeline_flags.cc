@@ -161,7 +161,6 @@ gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Se
                  .world(world));
 }
 
-
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {
   // Every schedule supports 4 stages, and 2 micro-batches show the order.
   constexpr int64_t kStages = 4, kMicroBatches = 2;

@@ -56,8 +56,9 @@ void check_ids(const File& file, const at::Tensor& ids, int64_t vocabulary) {
   const auto* const wrong =
       std::find_if(begin, end, [&](int64_t id) { return id < 0 || id >= vocabulary; });
   if (wrong == end) return;
-  refuse(file, absl::StrCat("token ", wrong - begin, " has the id ", *wrong, ", the model has ",
-                            vocabulary, " (vocab_size): prepare it with the model's own tokenizer"));
+  refuse(file,
+         absl::StrCat("token ", wrong - begin, " has the id ", *wrong, ", the model has ",
+                      vocabulary, " (vocab_size): prepare it with the model's own tokenizer"));
 }
 
 }  // namespace
@@ -100,18 +101,18 @@ Conversations::Conversations(const std::string& path, int64_t vocabulary, int64_
 examples::PackedRows Conversations::rows(int64_t length, bool packed, uint64_t seed) const {
   std::vector<int64_t> lengths;
   for (const Piece& piece : pieces_) lengths.push_back(piece.tokens);
-  return examples::PackedRows(
-      std::move(lengths), length, /*padding=*/0, packed, seed,
-      [ids = ids_, mask = mask_, pieces = pieces_](int64_t number, int64_t* to_ids,
-                                                   int64_t* targets) {
-        const Piece& piece = pieces[static_cast<size_t>(number)];
-        const auto* const id = ids.const_data_ptr<int64_t>() + piece.begin;
-        const auto* const learned = mask.const_data_ptr<bool>() + piece.begin;
-        std::copy(id, id + piece.tokens, to_ids);
-        for (int64_t k = 0; k < piece.tokens; ++k) {
-          targets[k] = learned[k + 1] ? id[k + 1] : examples::kIgnored;
-        }
-      });
+  return examples::PackedRows(std::move(lengths), length, /*padding=*/0, packed, seed,
+                              [ids = ids_, mask = mask_, pieces = pieces_](
+                                  int64_t number, int64_t* to_ids, int64_t* targets) {
+                                const Piece& piece = pieces[static_cast<size_t>(number)];
+                                const auto* const id = ids.const_data_ptr<int64_t>() + piece.begin;
+                                const auto* const learned =
+                                    mask.const_data_ptr<bool>() + piece.begin;
+                                std::copy(id, id + piece.tokens, to_ids);
+                                for (int64_t k = 0; k < piece.tokens; ++k) {
+                                  targets[k] = learned[k + 1] ? id[k + 1] : examples::kIgnored;
+                                }
+                              });
 }
 
 }  // namespace fine_tune

@@ -46,9 +46,11 @@ constexpr char kUsage[] =
     "Fine-tunes a language model from a Hugging Face folder: adapters, or all parameters.\n\n"
     "  python3 examples/fine_tune/prepare.py MODEL chats.jsonl chats.safetensors\n"
     "  tools/bazel run //examples/fine_tune -- --model=MODEL --data=chats.safetensors --run=run\n\n"
-    "The same command goes on from run/last, if it is there. Over several processes it runs as any\n"
+    "The same command goes on from run/last, if it is there. Over several processes it runs as "
+    "any\n"
     "pipeline (docs/guide/24-processes.md).\n\n"
-    "Exit codes: 0, also after SIGUSR1; 1 for an error while running; 2 for wrong usage; 130 after\n"
+    "Exit codes: 0, also after SIGUSR1; 1 for an error while running; 2 for wrong usage; 130 "
+    "after\n"
     "Ctrl-C. After a signal the checkpoint is written.";
 
 volatile std::sig_atomic_t was_told = 0;  // by SIGUSR1
@@ -78,8 +80,7 @@ class Run {
         world_(world),
         rows_(settings.training->rows(settings.length, settings.packed, settings.seed)) {
     if (settings.validation) {
-      held_out_.emplace(
-          settings.validation->rows(settings.length, settings.packed, settings.seed));
+      held_out_.emplace(settings.validation->rows(settings.length, settings.packed, settings.seed));
     }
     const torch::nn::Sequential model = make_model(settings, /*weights=*/true);
     int64_t all = 0, trained = 0;
@@ -89,8 +90,8 @@ class Run {
     }
     std::vector<int64_t> balance = settings.balance;
     if (balance.empty()) {
-      balance = distributed::even_balance(static_cast<int64_t>(model->size()),
-                                          world.processes_each());
+      balance =
+          distributed::even_balance(static_cast<int64_t>(model->size()), world.processes_each());
     }
     pipe_ = examples::make_pipeline(settings, model, balance, world);
     const auto make = [&settings](const std::vector<at::Tensor>& parameters) {
@@ -125,9 +126,9 @@ class Run {
     const std::string from = best_.step < 0 ? settings_.last() : settings_.best();
     // Rank 0 writes, and the others wait.
     say("wrote " + gpipe::from_rank_0(world_, [&] {
-      write_result(settings_, from);
-      return settings_.result();
-    }));
+          write_result(settings_, from);
+          return settings_.result();
+        }));
     return 0;
   }
 
@@ -137,7 +138,8 @@ class Run {
   }
 
   void describe(const char* what, const Conversations& conversations) const {
-    say(absl::StrFormat("%s: %d conversations with %d tokens of answers; %d are longer than "
+    say(
+        absl::StrFormat("%s: %d conversations with %d tokens of answers; %d are longer than "
                         "--length=%d, %d are left out, without an answer",
                         what, conversations.size(), conversations.answer_tokens(),
                         conversations.shortened(), settings_.length, conversations.left_out()));
@@ -160,8 +162,8 @@ class Run {
     if (difference.flags.empty() && difference.unknown.empty()) return;
     std::string text = examples::to_text(difference);
     if (!difference.unknown.empty()) {
-      text += (text.empty() ? "" : "\n") + ("  only one of them has --" +
-                                            absl::StrJoin(difference.unknown, ", --"));
+      text += (text.empty() ? "" : "\n") +
+              ("  only one of them has --" + absl::StrJoin(difference.unknown, ", --"));
     }
     if (!settings_.resume_anyway) {
       throw std::invalid_argument(absl::StrFormat(
@@ -218,9 +220,7 @@ class Run {
     return own_rows({batch.targets}, pipe_->devices().back());
   }
   gpipe::StepOptions step_options() const {
-    return gpipe::StepOptions()
-        .schedule(settings_.schedule.make)
-        .weight(examples::count_tokens);
+    return gpipe::StepOptions().schedule(settings_.schedule.make).weight(examples::count_tokens);
   }
 
   // Returns whether a signal, or --stop_at, has ended it. Each rank acts on what all of them know.
@@ -245,8 +245,8 @@ class Run {
       ++step_;
       ++steps;
       if (step_ % settings_.validate_every == 0 || step_ == settings_.steps) {
-        std::string line = absl::StrFormat("step %d: loss %.4f", step_,
-                                           losses / static_cast<double>(steps));
+        std::string line =
+            absl::StrFormat("step %d: loss %.4f", step_, losses / static_cast<double>(steps));
         losses = 0;
         steps = 0;
         if (held_out_) line += absl::StrFormat(", validation %.4f", validate());
@@ -280,8 +280,7 @@ class Run {
       pipe_->eval();
       const int64_t all = held_out_->validation_rows();
       for (int64_t first = 0; first < all; first += settings_.batch) {
-        const Batch batch =
-            held_out_->validation(first, std::min(settings_.batch, all - first));
+        const Batch batch = held_out_->validation(first, std::min(settings_.batch, all - first));
         const double loss =
             pipe_->evaluate(inputs(batch), targets(batch), examples::mean_loss, step_options())
                 .loss;

@@ -39,9 +39,9 @@ expect_same() {
 for kind in lora dora full average; do
   case $kind in
   lora) more=() file=adapter/adapter_model.safetensors ;;
-  dora) more=(--dora --targets=q_proj,v_proj,down_proj) file=adapter/adapter_model.safetensors ;;
+  dora) more=(--dora "--targets=q_proj,v_proj,down_proj") file=adapter/adapter_model.safetensors ;;
   full) more=(--nolora --learning_rate=0.005) file=model/model.safetensors ;;
-  average) more=(--average=0.8 --merge --targets=k_proj,up_proj) file=model/model.safetensors ;;
+  average) more=(--average=0.8 --merge "--targets=k_proj,up_proj") file=model/model.safetensors ;;
   esac
   hash_of $kind "$program" "${tiny[@]}" "${more[@]}" --run="$work/$kind"
   alone=$hash

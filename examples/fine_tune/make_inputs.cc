@@ -46,7 +46,7 @@ struct Chats {
   }
 };
 
-// Of several lengths.
+// Questions have several lengths.
 Chats chats(int64_t first, int64_t count) {
   Chats made;
   for (int64_t k = first; k < first + count; ++k) {
@@ -84,7 +84,6 @@ int main(int /*argc*/, char** argv) {
   none.write(out + "/wrong_answers.safetensors");
   std::swap(falling.offsets[1], falling.offsets[2]);
   falling.write(out + "/wrong_offsets.safetensors");
-  gpipe::safetensors::write(out + "/wrong_names.safetensors",
-                            {{"ids", at::zeros({3}, at::kLong)}});
+  gpipe::safetensors::write(out + "/wrong_names.safetensors", {{"ids", at::zeros({3}, at::kLong)}});
   return 0;
 }

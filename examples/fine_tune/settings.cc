@@ -63,9 +63,10 @@ ABSL_FLAG(int64_t, patience, 0,
 ABSL_FLAG(int64_t, save_every, 100, "Steps between two checkpoints; 0: at the end alone.");
 ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt,
           "Save after this step and end, as after SIGUSR1.");
-ABSL_FLAG(bool, resume_anyway, false,
-          "Go on from --run's last checkpoint even with other flags than its own, and so with other "
-          "bits than the run that was stopped would have had.");
+ABSL_FLAG(
+    bool, resume_anyway, false,
+    "Go on from --run's last checkpoint even with other flags than its own, and so with other "
+    "bits than the run that was stopped would have had.");
 
 ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
           "Partitions of the pipeline. Default: one for each process of a replica.");
@@ -114,11 +115,12 @@ void read_model(Settings& settings) {
   if (absl::GetFlag(FLAGS_lora)) {
     const std::vector<std::string> targets =
         absl::StrSplit(absl::GetFlag(FLAGS_targets), ',', absl::SkipEmpty());
-    settings.lora = models::LoraOptions(targets)
-                        .rank(in_range("rank", absl::GetFlag(FLAGS_rank), 1, kMost))
-                        .alpha(at_least("alpha", absl::GetFlag(FLAGS_alpha), 0))
-                        .dropout(at_least("lora_dropout", absl::GetFlag(FLAGS_lora_dropout), 0, 0.99))
-                        .dora(absl::GetFlag(FLAGS_dora));
+    settings.lora =
+        models::LoraOptions(targets)
+            .rank(in_range("rank", absl::GetFlag(FLAGS_rank), 1, kMost))
+            .alpha(at_least("alpha", absl::GetFlag(FLAGS_alpha), 0))
+            .dropout(at_least("lora_dropout", absl::GetFlag(FLAGS_lora_dropout), 0, 0.99))
+            .dora(absl::GetFlag(FLAGS_dora));
     if (targets.empty()) {
       throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
     }
@@ -145,9 +147,9 @@ void read_data(Settings& settings) {
   settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
   if (settings.options.kind() == models::TransformerKind::kGPT2 &&
       settings.length > settings.options.max_positions()) {
-    throw command::wrong_value("length", settings.length,
-                               absl::StrCat("the model has positions for ",
-                                            settings.options.max_positions(), " tokens"));
+    throw command::wrong_value(
+        "length", settings.length,
+        absl::StrCat("the model has positions for ", settings.options.max_positions(), " tokens"));
   }
   settings.packed = absl::GetFlag(FLAGS_packed);
   const std::string data = needed_path("data", absl::GetFlag(FLAGS_data), "what prepare.py wrote");
@@ -185,7 +187,8 @@ void read_cut(Settings& settings) {
   const auto stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, layers);
   if (!stages) return;
   if (!settings.balance.empty()) {
-    throw command::wrong_value("stages", *stages, "--balance says how many there are; leave it out");
+    throw command::wrong_value("stages", *stages,
+                               "--balance says how many there are; leave it out");
   }
   settings.balance = distributed::even_balance(layers, *stages);
 }
@@ -217,8 +220,7 @@ void read_flags(Settings& settings) {
 std::string bits_of(const Settings& settings, int64_t threads) {
   Json bits;
   // The weights do not count: a checkpoint has them all.
-  bits["model"] =
-      examples::content_of(command::read_file(settings.model + "/config.json"));
+  bits["model"] = examples::content_of(command::read_file(settings.model + "/config.json"));
   bits["data"] = settings.training->content();
   bits["validation"] = settings.validation ? settings.validation->content() : "";
   bits["length"] = settings.length;

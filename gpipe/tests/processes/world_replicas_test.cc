@@ -635,9 +635,9 @@ TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
 TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
   const auto shares = outcomes(2, [](const World& world) {
     torch::manual_seed(1);
-    GPipe pipe(nn::Sequential(nn::Linear(40, 40), nn::Linear(40, 4), nn::Linear(4, 4),
-                              nn::Linear(4, 4)),
-               GPipeOptions({4}).chunks(4).cpu_threads_per_stage(1).world(world));
+    GPipe pipe(
+        nn::Sequential(nn::Linear(40, 40), nn::Linear(40, 4), nn::Linear(4, 4), nn::Linear(4, 4)),
+        GPipeOptions({4}).chunks(4).cpu_threads_per_stage(1).world(world));
     for (torch::Tensor& parameter : (*pipe)[0]->parameters()) parameter.set_requires_grad(false);
     ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
       return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
