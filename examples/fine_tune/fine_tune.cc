@@ -99,7 +99,7 @@ class Run {
       return std::make_unique<gpipe::FusedAdamW>(std::move(adamw.groups), adamw.defaults);
     };
     if (settings.zero) {
-      zero_.emplace(pipe_, make);
+      optimizer_ = std::make_unique<gpipe::ZeroOptimizer>(pipe_, make);
     } else {
       optimizer_ = make(pipe_->local_parameters());
     }
@@ -176,9 +176,7 @@ class Run {
 
   void resume() {
     if (!gpipe::has_checkpoint(settings_.last())) return;
-    const gpipe::Progress progress =
-        zero_ ? gpipe::load_checkpoint(pipe_, *zero_, settings_.last())
-              : gpipe::load_checkpoint(pipe_, *optimizer_, settings_.last());
+    const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.last());
     step_ = saved_at_ = progress.step;
     row_ = progress.rows;
     say(absl::StrFormat("goes on after step %d", step_));
@@ -187,12 +185,7 @@ class Run {
   void save(const std::string& path) {
     Json bits = Json::parse(bits_);
     bits["best"] = best_.to_json();
-    const gpipe::Progress progress{step_, row_, {}, bits.dump()};
-    if (zero_) {
-      gpipe::save_checkpoint(pipe_, *zero_, progress, path);
-    } else {
-      gpipe::save_checkpoint(pipe_, *optimizer_, progress, path);
-    }
+    gpipe::save_checkpoint(pipe_, *optimizer_, {step_, row_, {}, bits.dump()}, path);
   }
 
   void save_last() {
@@ -239,7 +232,8 @@ class Run {
         losses += pipe_->step(inputs(batch), targets(batch), examples::mean_loss, options).loss;
       }
       pipe_->clip_grad_norm_(settings_.clip);
-      update(rate.at(step_));
+      examples::set_learning_rate(*optimizer_, rate.at(step_));
+      optimizer_->step();
       if (settings_.average > 0) update_averages(pipe_, settings_.average);
       row_ += settings_.batch;
       ++step_;
@@ -258,15 +252,6 @@ class Run {
     if (is_over()) say(absl::StrFormat("ends early: step %d was the best", best_.step));
     save_last();
     return told;
-  }
-
-  void update(double learning_rate) {
-    examples::set_learning_rate(zero_ ? zero_->local() : *optimizer_, learning_rate);
-    if (zero_) {
-      zero_->step();
-    } else {
-      optimizer_->step();
-    }
   }
 
   // Returns the mean loss over the answers' tokens, and keeps the checkpoint if it is the best.
@@ -305,8 +290,7 @@ class Run {
   examples::PackedRows rows_;
   std::optional<examples::PackedRows> held_out_;
   gpipe::GPipe pipe_{nullptr};
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;  // or:
-  std::optional<gpipe::ZeroOptimizer> zero_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::string bits_;
   Best best_;
   int64_t step_ = 0, saved_at_ = -1;
