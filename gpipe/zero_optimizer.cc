@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -59,7 +60,11 @@ std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
                                        std::vector<int64_t> owners, const std::string& first_rates,
                                        const std::string& rates) {
-  std::string own = internal::form_of(parameters) + "\n" + first_rates + "\n" + rates + "\n";
+  // The owners follow from what was frozen when the optimizer was made.
+  const std::string given(owners.begin(), owners.end());
+  std::string own = internal::form_of(parameters) + ", shared out by " +
+                    std::to_string(std::hash<std::string>()(given)) + "\n" + first_rates + "\n" +
+                    rates + "\n";
   for (const at::Tensor& parameter : parameters) {
     own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }

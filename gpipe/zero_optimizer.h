@@ -34,6 +34,7 @@ struct Progress;  // gpipe/saving/saving.h
 // replicas.
 //
 // Requirements: all processes make the same calls, in the same order. The pipeline outlives it.
+// The replicas share out what trains when this is made: freeze the rest (adapters' base) before.
 //
 // Example:
 //   gpipe::ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {

@@ -144,7 +144,17 @@ struct OwnBucket {
 }  // namespace
 
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters) {
-  return owners_of(sizes_of(parameters), world.replicas());
+  // A frozen one has no state: beside adapters the base would outweigh all states.
+  std::vector<int64_t> trained = sizes_of(parameters), frozen = trained;
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    (parameters[k].requires_grad() ? frozen : trained)[k] = 0;
+  }
+  std::vector<int64_t> owners = owners_of(trained, world.replicas());
+  const std::vector<int64_t> of_frozen = owners_of(frozen, world.replicas());
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    if (!parameters[k].requires_grad()) owners[k] = of_frozen[k];
+  }
+  return owners;
 }
 
 bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,

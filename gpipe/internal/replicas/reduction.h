@@ -28,7 +28,8 @@ namespace gpipe::internal {
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 
-// Returns, by parameter, the replica that owns it.
+// Returns, by parameter, the replica that owns it, so that all replicas have about as many bytes of
+// those that train, and of those that are frozen.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
 
 // Gives the owners' values of these parameters to all replicas. Parameters owned by kNobody are

@@ -653,6 +653,44 @@ TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   }
 }
 
+// As adapters beside a frozen base: of all bytes the replicas would have equal shares, and one of
+// them all the states.
+TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
+  const auto shares = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(
+        nn::Sequential(nn::Linear(40, 40), nn::Linear(40, 4), nn::Linear(4, 4), nn::Linear(4, 4)),
+        GPipeOptions({4}).chunks(4).cpu_threads_per_stage(1).world(world));
+    for (torch::Tensor& parameter : (*pipe)[0]->parameters()) parameter.set_requires_grad(false);
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
+    });
+    const RowRange here = world.rows(8, 4);
+    pipe->step({torch::ones({here.size(), 40})}, {torch::ones({here.size(), 4})}, loss_fn);
+    optimizer.step();
+    return std::to_string(optimizer.local().state().size());
+  });
+  // The matrix of 160, and the two of 16 with the biases of 4.
+  EXPECT_THAT(shares, ::testing::UnorderedElementsAre("1", "5"));
+}
+
+TEST(WorldReplicas, WhatIsFrozenBeforeInOneReplicaAloneIsRefusedByZeroOptimizer) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe = twins(world);
+    freeze_otherwise(pipe, world.replica(), /*swapped=*/false);
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+    });
+    for (torch::Tensor& parameter : pipe->parameters()) parameter.set_requires_grad(true);
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 5})}, loss_fn);
+    return outcome([&] {
+      optimizer.step();
+      return "nothing was thrown";
+    });
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("shared out by"))));
+}
+
 TEST(WorldReplicas, WhatIsFrozenInAllReplicasMayChangeFromStepToStep) {
   const auto lines = outcomes(2, [](const World& world) {
     const auto hash = [](const World& over) {
