@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
 
   // The optimizer of this replica's own parameters, with their states.
   const torch::optim::Optimizer& local() const { return *optimizer_; }
+  // A learning rate that is set on a group of this one counts, too, at the next step(). Other
+  // options that are set on it do not: the next step() replaces them with those of param_groups().
+  torch::optim::Optimizer& local() { return *optimizer_; }
   // This replica's own parameters, in the model's order.
   const std::vector<at::Tensor>& owned_parameters() const { return owned_; }
 
@@ -79,6 +83,8 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   // Copies the options of this object's groups to those of `optimizer_`, and back.
   void give_options() const;
   void take_options();
+  // Takes the learning rates that were set on `optimizer_` since give_options().
+  void take_rates();
 
   GPipe pipe_;
   std::vector<at::Tensor> parameters_;  // of this process
@@ -86,6 +92,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::string first_rates_;  // the learning rates at the beginning
+  mutable std::vector<std::optional<double>> given_rates_;  // by give_options(), of each group
 };
 
 }  // namespace gpipe

@@ -781,6 +781,35 @@ void train(GPipe& pipe, torch::optim::Optimizer& optimizer, const RowRange& here
   }
 }
 
+TEST(WorldReplicas, ALearningRateOfAShardedOptimizersLocalOneCounts) {
+  const auto make = [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  };
+  const auto input = torch::ones({8, 5});
+  const auto step = [&](GPipe& pipe, torch::optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    pipe->step({input}, {torch::ones({8, 3})}, loss_fn);
+    optimizer.step();
+  };
+  GPipe plain_pipe(linears(), options_of(World()));
+  const auto plain = make(plain_pipe->parameters());
+  GPipe pipe(linears(), options_of(World()));
+  ZeroOptimizer optimizer(pipe, make);
+  for (const double rate : {0.1, 0.4, 0.2}) {
+    plain->param_groups()[0].options().set_lr(rate);
+    optimizer.local().param_groups()[0].options().set_lr(rate);
+    step(plain_pipe, *plain);
+    step(pipe, optimizer);
+    EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), rate);
+    EXPECT_EQ(pipe->parameter_hash(), plain_pipe->parameter_hash());
+  }
+  plain->param_groups()[0].options().set_lr(0.05);
+  optimizer.param_groups()[0].options().set_lr(0.05);
+  step(plain_pipe, *plain);
+  step(pipe, optimizer);
+  EXPECT_EQ(pipe->parameter_hash(), plain_pipe->parameter_hash());
+}
+
 TEST(WorldReplicas, AShardedOptimizerIsOneForSchedulersAndLoops) {
   const auto lines = outcomes(2, [](const World& world) {
     GPipe alone(linears(), options_of(World()).groups(2));
