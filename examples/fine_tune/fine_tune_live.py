@@ -131,7 +131,7 @@ def main():
         outputs.mkdir()
         for kind, flags in trained.items():
             losses, hashes[kind] = train(work, kind, *flags)
-            expect(len(losses) == 3 and losses[-1] < 0.5 * before, f"{kind}: from {before} to {losses}")
+            expect(len(losses) == 3 and losses[-1] < losses[0] < before, f"{kind}: from {before} to {losses}")
             # What comes out has the loss that was told, of its best step.
             if kind == "full":
                 model = read(work / kind / "model")
