@@ -220,63 +220,37 @@ void LayerBuffers::note_questions(size_t position, const PhaseQuestions& questio
   questions_[position].recomputing |= questions.recomputing;
 }
 
-bool LayerBuffers::is_left_alone(Entry& entry, const Others& others) const {
-  if (entry.habit != Habit::kByOperators && others.is_updated(entry.buffer)) {
-    entry.habit = Habit::kByOperators;
-  }
-  const PhaseQuestions& asked = questions_of(entry);
-  return asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators;
-}
-
-void LayerBuffers::note_change(Entry& entry, const at::Tensor& start) {
-  ++entry.changes;
-  entry.unchanged = 0;
-  entry.was_changed = true;
-  entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
-}
-
-void LayerBuffers::fail_forward(const Others& others) noexcept {
-  for (Entry& entry : entries_) {
-    const at::Tensor start = std::exchange(entry.start, at::Tensor());
-    try {
-      // A buffer that another stage has must not change, and is never put back.
-      if (entry.is_shared || is_left_alone(entry, others)) continue;
-      entry.start = start;
-      const bool changed = is_changed(entry, [](const at::Tensor&) {});
-      entry.start = at::Tensor();
-      if (changed) note_change(entry, start);
-    } catch (...) {  // the forward's error tells more
-      entry.start = at::Tensor();
-    }
-  }
-}
-
 std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vector<Layer>& layers,
                                                                   const Others& others,
                                                                   const Later& later, bool trains) {
   bool is_known = true;
-  const Entry* torn = nullptr;
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
     const at::Tensor start = entry.start;
-    if (is_left_alone(entry, others)) {
+    const PhaseQuestions& asked = questions_of(entry);
+    if (entry.habit != Habit::kByOperators && others.is_updated(entry.buffer)) {
+      entry.habit = Habit::kByOperators;
+    }
+    if (asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators) {
       entry.start = entry.copy = at::Tensor();
       continue;
     }
     const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
-    if (changed && start.defined() && entry.is_shared) {
-      torn = &entry;
-      continue;
-    }
+    TORCH_CHECK(!changed || !start.defined() || !entry.is_shared, name_of(entry, layers),
+                " was changed by a forward, and a layer of another stage has the same buffer, or "
+                "one in the same memory, so that its value would depend on timing. Give each stage "
+                "a buffer of its own, or keep these layers in one partition");
     const bool was_changed = entry.was_changed;
     const int64_t changes = entry.changes;
+    if (changed || trains) entry.was_changed = changed;
     if (changed) {
-      note_change(entry, start);
+      ++entry.changes;
+      entry.unchanged = 0;
+      entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
       is_known = is_known && start.defined();  // the next forward has a copy
     } else if (trains) {
-      entry.was_changed = false;
       ++entry.unchanged;
       if (is_marked && entry.habit == Habit::kUnknown) entry.habit = Habit::kRewritten;
       if (!is_compared(entry)) entry.copy = at::Tensor();
@@ -292,10 +266,6 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     if (value.is_first && is_small(entry.buffer)) value.value_after = copy_of(entry.buffer);
     kept.push_back(std::move(value));
   }
-  TORCH_CHECK(torn == nullptr, name_of(*torn, layers),
-              " was changed by a forward, and a layer of another stage has the same buffer, or one "
-              "in the same memory, so that its value would depend on timing. Give each stage a "
-              "buffer of its own, or keep these layers in one partition");
   know_again(layers);
   if (!is_known || !known_) return std::nullopt;
   return kept;

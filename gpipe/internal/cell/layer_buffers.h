@@ -69,7 +69,7 @@ struct BufferValue {
 };
 
 // A stage's buffers. Requirements: forwards and recomputes do not overlap; each begins with its
-// begin_...() and ends with its end_...() or fail_...(), or with the next begin_...().
+// begin_...() and ends with its end_...(), or with the next begin_...().
 //
 // Thread-safety: none; only one thread at a time works on a stage.
 class LayerBuffers {
@@ -108,10 +108,6 @@ class LayerBuffers {
   std::optional<std::vector<BufferValue>> end_forward(const std::vector<Layer>& layers,
                                                       const Others& others, const Later& later,
                                                       bool trains);
-
-  // In place of end_forward(), if the forward has thrown: counts what it has changed all the same.
-  // So a recompute of an earlier forward puts back what that one had seen.
-  void fail_forward(const Others& others) noexcept;
 
   // `kept`: the result of end_forward(). may_need_graph(): whether the forward's graph must be
   // kept, because it may replace the recompute. may_use_graph(): whether it can replace it, because
@@ -163,10 +159,6 @@ class LayerBuffers {
   static bool is_as_left(const BufferValue& value);
   // "the buffer '1.count' of layer 4 ('1')"
   static std::string name_of(const Entry& entry, const std::vector<Layer>& layers);
-  // Whether the layer takes care of the buffer itself, or operators do.
-  bool is_left_alone(Entry& entry, const Others& others) const;
-  // Notes that a forward, at whose start the buffer had the value `start`, has changed it.
-  static void note_change(Entry& entry, const at::Tensor& start);
   // Whether the buffer's value differs from that at the start.
   bool is_changed(Entry& entry, const Later& later) const;
   static bool is_small(const at::Tensor& buffer);

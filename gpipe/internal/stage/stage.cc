@@ -285,18 +285,13 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
-    others.is_updated = [&](const at::Tensor& buffer) {
-      return statistics_scope.has_updated(buffer);
-    };
-    try {
-      result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
-                          recomputes ? &given : nullptr);
-    } catch (...) {
-      if (watches_buffers_) buffers_.fail_forward(others);
-      throw;
-    }
+    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
+                        recomputes ? &given : nullptr);
     if (watches_buffers_) {
       if (recomputes) running_layer_ = -1;
+      others.is_updated = [&](const at::Tensor& buffer) {
+        return statistics_scope.has_updated(buffer);
+      };
       buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
     }
   }
