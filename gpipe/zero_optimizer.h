@@ -91,7 +91,7 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   std::vector<int64_t> owners_;         // [parameter]
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::string first_rates_;  // the learning rates at the beginning
+  std::string first_rates_;                                 // the learning rates at the beginning
   mutable std::vector<std::optional<double>> given_rates_;  // by give_options(), of each group
 };
 

@@ -61,7 +61,7 @@ class RunLock {
    private:
     std::unique_lock<std::mutex> first_;
     std::vector<std::unique_lock<std::mutex>> others_;  // almost always empty
-    WorkScope work_;  // ends before the lock is released
+    WorkScope work_;                                    // ends before the lock is released
   };
 
  private:

@@ -69,9 +69,8 @@ TEST(DeviceTies, APipelineExcludesAllThatGiveItsLayersCopies) {
   const DeviceTies one = ties_of(torch::nn::Sequential(a, of_a));
   const DeviceTies another = ties_of(torch::nn::Sequential(b, of_b));
   EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
-  const DeviceTies both = DeviceTies(
-      partitions_of(torch::nn::Sequential(a, b, of_a, of_b), {2, 2}),
-      {c10::Device(kFirst), c10::Device(kOther)});
+  const DeviceTies both = DeviceTies(partitions_of(torch::nn::Sequential(a, b, of_a, of_b), {2, 2}),
+                                     {c10::Device(kFirst), c10::Device(kOther)});
   EXPECT_TRUE(both.run_lock().excludes(one.run_lock()));
   EXPECT_TRUE(both.run_lock().excludes(another.run_lock()));
   EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
