@@ -140,7 +140,7 @@ TEST(PipelinePlan, MessagesOfTextsNameTheLine) {
 
 TEST(PipelinePlan, MessagesOfJsonNameTheField) {
   const std::vector<std::pair<std::function<void(Json&)>, std::string>> damages = {
-      {[](Json& json) { json["format"] = "other"; }, "no plan"},
+      {[](Json& json) { json["format"] = "other"; }, "not a plan"},
       {[](Json& json) { json["version"] = 2; }, "not of version 1"},
       {[](Json& json) { json["balance"] = "even"; }, "balance: "},
       {[](Json& json) { json.erase("chunks"); }, "chunks: "},
