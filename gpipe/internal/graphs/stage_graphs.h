@@ -22,24 +22,13 @@
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/internal/graphs/graph_memory.h"
+#include "gpipe/internal/graphs/known_threads.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {
-
-// The threads that were added, but only the last kMost.
-class KnownThreads {
- public:
-  bool has_this() const;
-  // Returns whether it was known.
-  bool add_this();
-
- private:
-  static constexpr size_t kMost = 16;
-  std::vector<int64_t> numbers_;
-};
 
 // Guarantees: results are bitwise those of Layers::run. A stage that cannot be recorded runs
 // without graphs from the first failure on, and the reason is logged once.
