@@ -332,6 +332,32 @@ const std::shared_ptr<GraphPool>& StageGraphs::scratch() {
   return scratch_;
 }
 
+void StageGraphs::replay_forward(const RunContext& run, int64_t micro_batch,
+                                 const std::vector<Packet>& inputs, Slot& slot) {
+  use_current_stream();
+  slot.used_on = stream_;
+  slot.versions_in_forward = versions_of(slot.tensors);
+  c10::NoGradGuard no_grad;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    for (size_t n = 0; n < inputs[k].items.size(); ++n) {
+      if (slot.fill[k][n].defined()) fill_memory(slot.fill[k][n], inputs[k].items[n].tensor);
+    }
+  }
+  for (size_t d = 0; d < slot.draws.draws.size(); ++d) {
+    at::Generator& generator = slot.draws.generators[d];
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(RandomStreams::seed_of_draw(
+        run.plan.step_seed, run.plan.number_of(micro_batch), slot.draws.draws[d]));
+  }
+  try {
+    slot.forward->replay();
+  } catch (const std::exception& error) {
+    give_up("a replay failed: " + message_of(error));
+    throw;
+  }
+  ++use_.replayed;
+}
+
 LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
                                  std::vector<Packet>& inputs, bool keep_inputs,
                                  const std::shared_ptr<Slot>& slot, const Layers& layers) {
@@ -348,30 +374,7 @@ LayersResult StageGraphs::replay(const RunContext& run, int64_t micro_batch,
   }
   edges.insert(edges.end(), slot->leaves.begin(), slot->leaves.end());
 
-  use_current_stream();
-  slot->used_on = stream_;
-  slot->versions_in_forward = versions_of(slot->tensors);
-  {
-    c10::NoGradGuard no_grad;
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      for (size_t n = 0; n < inputs[k].items.size(); ++n) {
-        if (slot->fill[k][n].defined()) fill_memory(slot->fill[k][n], inputs[k].items[n].tensor);
-      }
-    }
-    for (size_t d = 0; d < slot->draws.draws.size(); ++d) {
-      at::Generator& generator = slot->draws.generators[d];
-      std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.set_current_seed(RandomStreams::seed_of_draw(
-          run.plan.step_seed, run.plan.number_of(micro_batch), slot->draws.draws[d]));
-    }
-    try {
-      slot->forward->replay();
-    } catch (const std::exception& error) {
-      give_up("a replay failed: " + message_of(error));
-      throw;
-    }
-    ++use_.replayed;
-  }
+  replay_forward(run, micro_batch, inputs, *slot);
   if (!keep_inputs) {
     for (Packet& packet : inputs) {
       for (Item& item : packet.items) item.tensor = at::Tensor();

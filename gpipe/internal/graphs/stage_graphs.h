@@ -109,6 +109,10 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                       bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
 
+  // Writes the outputs into the slot's memory.
+  void replay_forward(const RunContext& run, int64_t micro_batch, const std::vector<Packet>& inputs,
+                      Slot& slot);
+
   variable_list backward(Slot& slot, variable_list gradients);
   BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);
   std::unique_ptr<BackwardGraph> recorded_backward(Slot& slot, const variable_list& gradients);
