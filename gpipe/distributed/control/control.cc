@@ -20,6 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
+using internal::MutexLock;
+using internal::MutexUnlock;
 
 constexpr std::size_t kLongestValue = 1 << 20;
 constexpr std::size_t kLongestText = 1500;  // so that 256 faults fit into one message
@@ -69,11 +71,11 @@ Control::Impl::Impl(ControlOptions options)
 
 Control::Impl::~Impl() {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     is_leaving_ = true;
     mesh_.queue_for_all(to_frame(Bye{calls_done_, collectives_.ended()}, records_.epoch()));
     wake();
-    changed_.wait_for(lock, kLeavingLimit, [&] {
+    changed_.wait_for(mutex_, kLeavingLimit, [&]() GPIPE_REQUIRES(mutex_) {
       for (int64_t rank = 0; rank < options_.size; ++rank) {
         if (mesh_.is_connected(rank) && !peer_of(rank).bye_heard && !records_.is_lost(rank)) {
           return false;
@@ -88,16 +90,17 @@ Control::Impl::~Impl() {
 }
 
 void Control::Impl::add_peer(int64_t rank, const Endpoint& endpoint) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   mesh_.add_peer(rank, endpoint, Clock::now());
   wake();
 }
 
 void Control::Impl::wait_until_connected(Time deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool in_time = changed_.wait_until(
-      lock, deadline, [&] { return records_.has_failed() || mesh_.missing().empty(); });
-  if (records_.has_failed()) throw_failure(lock, "");
+  const MutexLock lock(mutex_);
+  const bool in_time = changed_.wait_until(mutex_, deadline, [&]() GPIPE_REQUIRES(mutex_) {
+    return records_.has_failed() || mesh_.missing().empty();
+  });
+  if (records_.has_failed()) throw_with_lock("");
   if (in_time) return;
   std::string text =
       listed(mesh_.missing()) + " did not connect in time (WorldOptions::rendezvous_limit)";
@@ -123,27 +126,27 @@ void Control::Impl::wait_until_connected(Time deadline) {
 }
 
 std::string Control::Impl::host_of(int64_t rank) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return rank == options_.rank ? options_.host : mesh_.host(rank);
 }
 
 void Control::Impl::check() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   // Another thread may just have begun the next epoch.
-  if (records_.has_failed()) throw_failure(lock, "");
+  if (records_.has_failed()) throw_with_lock("");
 }
 
 void Control::Impl::report(Fault fault, std::optional<int64_t> reported_epoch) {
   const Time when = Clock::now();
   uint32_t epoch = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     epoch = records_.epoch();
     if (reported_epoch && *reported_epoch != epoch) return;
   }
   // Stop this process's own work before the others are told.
   watchers_.cancel(epoch);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (records_.epoch() != epoch) return;
   fault.rank = options_.rank;
   fault.host = options_.host;
@@ -155,9 +158,9 @@ void Control::Impl::report(Fault fault, std::optional<int64_t> reported_epoch) {
 }
 
 void Control::Impl::throw_failure(const std::string& symptom, std::optional<int64_t> epoch) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (epoch && *epoch != records_.epoch()) throw std::runtime_error(symptom);
-  throw_failure(lock, symptom);
+  throw_with_lock(symptom);
 }
 
 void Control::Impl::agree(const std::string& name, const std::string& value) {
@@ -180,19 +183,19 @@ std::vector<std::string> Control::Impl::exchange(const std::string& name, const 
 }
 
 int64_t Control::Impl::epoch() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return records_.epoch();
 }
 
 void Control::Impl::next_epoch() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto round = records_.round();
   if (!round->has_failed) {
     throw std::logic_error("next_epoch() is for after a failure, and nothing has failed");
   }
-  wait_for_record(lock, *round);
+  wait_for_record(*round);
   // Another thread may begin the next epoch meanwhile.
-  const auto is_over = [&] { return records_.round() != round; };
+  const auto is_over = [&]() GPIPE_REQUIRES(mutex_) { return records_.round() != round; };
   if (is_over()) return;
   const uint32_t target = round->epoch + 1;
   // Ranks that left before the failure, or while it was being told, will not come.
@@ -201,13 +204,15 @@ void Control::Impl::next_epoch() {
   }
   mesh_.queue_for_all(to_frame(MessageType::kNext, target));
   wake();
-  const auto is_decided = [&] { return is_over() || !records_.last().empty(); };
+  const auto is_decided = [&]() GPIPE_REQUIRES(mutex_) {
+    return is_over() || !records_.last().empty();
+  };
   const uint64_t call = calls_begun_;
-  changed_.wait_for(lock, options_.call_limit, [&] {
+  changed_.wait_for(mutex_, options_.call_limit, [&]() GPIPE_REQUIRES(mutex_) {
     return is_decided() || (records_.may_go_on() && unready(target).empty()) || is_given_up(call);
   });
   if (!is_decided() && records_.is_open()) {
-    changed_.wait_for(lock, kDecisionLimit, is_decided);
+    changed_.wait_for(mutex_, kDecisionLimit, is_decided);
     if (!is_decided()) decide();
   }
   if (is_over()) return;
@@ -228,48 +233,50 @@ void Control::Impl::next_epoch() {
 }
 
 void Control::Impl::count_call() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   ++calls_begun_;
 }
 
 void Control::Impl::check_not_given_up() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   throw_if_given_up();
 }
 
 void Control::Impl::begin_call() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (records_.has_failed()) throw_failure(lock, "");
+  const MutexLock lock(mutex_);
+  if (records_.has_failed()) throw_with_lock("");
   const uint64_t number = calls_done_ + 1;
   expect_present("call " + std::to_string(number),
                  [&](const Bye& bye) { return bye.calls < number; });
   if (records_.has_failed()) {
     wake();
-    throw_failure(lock, "");
+    throw_with_lock("");
   }
   is_in_call_ = true;
   call_epoch_ = records_.epoch();
 }
 
 void Control::Impl::end_call(bool done) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (records_.epoch() != call_epoch_) return;
-  is_in_call_ = false;
-  if (done) {
-    ++calls_done_;
-    return;
+  uint32_t epoch = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (records_.epoch() != call_epoch_) return;
+    is_in_call_ = false;
+    if (done) {
+      ++calls_done_;
+      return;
+    }
+    if (records_.has_failed()) return;
+    epoch = call_epoch_;  // another thread may begin a call from here on
   }
-  if (records_.has_failed()) return;
-  const uint32_t epoch = call_epoch_;  // another thread may begin a call from here on
-  lock.unlock();
   Fault fault;
   fault.text = "its part of a call that all ranks make ended with an exception";
   report(std::move(fault), epoch);
 }
 
 std::vector<std::string> Control::Impl::call_collective(Agree words) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (records_.has_failed()) throw_failure(lock, "");
+  const MutexLock lock(mutex_);
+  if (records_.has_failed()) throw_with_lock("");
   const auto round = records_.round();
   if (!mesh_.missing().empty()) {
     throw std::logic_error((words.is_collected ? "exchange('" : "agree('") + words.name +
@@ -286,15 +293,18 @@ std::vector<std::string> Control::Impl::call_collective(Agree words) {
     mesh_.queue(0, to_frame(words, round->epoch));
   }
   send_queued();
-  const auto has_verdict = [&] { return records_.round() == round && collectives_.has_verdict(); };
-  changed_.wait(lock, [&] { return has_verdict() || round->is_decided(); });
+  const auto has_verdict = [&]() GPIPE_REQUIRES(mutex_) {
+    return records_.round() == round && collectives_.has_verdict();
+  };
+  changed_.wait(mutex_,
+                [&]() GPIPE_REQUIRES(mutex_) { return has_verdict() || round->is_decided(); });
   // Other ranks may have got a verdict before they failed. Then it arrives here before rank 0's
   // record does.
-  changed_.wait_for(lock, kRecordLimit, [&] {
+  changed_.wait_for(mutex_, kRecordLimit, [&]() GPIPE_REQUIRES(mutex_) {
     return has_verdict() || options_.rank == 0 || heard_of_rank_0_ > round->epoch ||
            records_.may_be_lost(0) || records_.round() != round;
   });
-  if (!has_verdict()) throw_failure(lock, round);
+  if (!has_verdict()) throw_with_lock(round);
   Verdict verdict = collectives_.end();
   if (verdict.given_up > 0) give_up(verdict.given_up, verdict.text);
   if (!verdict.text.empty()) throw Disagreement(verdict.text);
@@ -335,30 +345,32 @@ void Control::Impl::begin_next_epoch() {
   wake();
 }
 
-void Control::Impl::wait_for_record(std::unique_lock<std::mutex>& lock, const FailureRound& round) {
-  changed_.wait_for(lock, kDecisionLimit, [&] { return round.is_decided(); });
+void Control::Impl::wait_for_record(const FailureRound& round) {
+  changed_.wait_for(mutex_, kDecisionLimit,
+                    [&]() GPIPE_REQUIRES(mutex_) { return round.is_decided(); });
   if (!round.is_decided()) decide();
 }
 
-void Control::Impl::throw_failure(std::unique_lock<std::mutex>& lock, const std::string& symptom) {
+void Control::Impl::throw_with_lock(const std::string& symptom) {
   const auto round = records_.round();
-  changed_.wait_for(lock, kCauseLimit, [&] { return round->has_failed; });
+  changed_.wait_for(mutex_, kCauseLimit,
+                    [&]() GPIPE_REQUIRES(mutex_) { return round->has_failed; });
   if (!round->has_failed) {
-    lock.unlock();
     Fault fault;
     fault.text = symptom;
+    const MutexUnlock unlock(mutex_);
     report(std::move(fault), round->epoch);
-    lock.lock();
   }
-  throw_failure(lock, round);
+  throw_with_lock(round);
 }
 
-void Control::Impl::throw_failure(std::unique_lock<std::mutex>& lock,
-                                  const std::shared_ptr<const FailureRound>& round) {
-  wait_for_record(lock, *round);
-  lock.unlock();
-  // When the caller catches the failure, nothing in this process must still wait.
-  watchers_.cancel(round->epoch);
+void Control::Impl::throw_with_lock(const std::shared_ptr<const FailureRound>& round) {
+  wait_for_record(*round);
+  {
+    const MutexUnlock unlock(mutex_);
+    // When the caller catches the failure, nothing in this process must still wait.
+    watchers_.cancel(round->epoch);
+  }
   throw DistributedFailure(round->record);
 }
 

@@ -9,11 +9,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,6 +25,7 @@
 #include "gpipe/distributed/control/mesh.h"
 #include "gpipe/distributed/control/watchers.h"
 #include "gpipe/distributed/sockets/sockets.h"
+#include "gpipe/runtime/mutex.h"
 
 namespace gpipe::distributed {
 
@@ -83,49 +82,57 @@ class Control::Impl {
 
   void run();
   bool turn();
+  void cancel_if_asked();
   void wake();
-  std::vector<pollfd> descriptors() const;
-  int milliseconds_to_wait() const;
 
   // --- What follows needs mutex_.
 
-  const Peer& peer_of(int64_t rank) const { return peers_[static_cast<std::size_t>(rank)]; }
-  Peer& peer_of(int64_t rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  std::vector<pollfd> descriptors() const GPIPE_REQUIRES(mutex_);
+  int milliseconds_to_wait() const GPIPE_REQUIRES(mutex_);
+
+  const Peer& peer_of(int64_t rank) const GPIPE_REQUIRES(mutex_) {
+    return peers_[static_cast<std::size_t>(rank)];
+  }
+  Peer& peer_of(int64_t rank) GPIPE_REQUIRES(mutex_) {
+    return peers_[static_cast<std::size_t>(rank)];
+  }
 
   // If this thread did not listen for a while (the process was stopped, the machine overloaded),
   // that time does not count as other ranks' silence.
-  void excuse_silence(Time now);
-  void take(const MeshEvent& event, Time now);
+  void excuse_silence(Time now) GPIPE_REQUIRES(mutex_);
+  void take(const MeshEvent& event, Time now) GPIPE_REQUIRES(mutex_);
 
   // Writes what is queued immediately: rank 0 may go on, and end, as soon as it has decided, and
   // the others must have its verdict then. This also saves waking the thread, unless more is left.
-  void send_queued();
+  void send_queued() GPIPE_REQUIRES(mutex_);
 
   // Sends a rank that has just connected what the others were told before.
-  void catch_up(int64_t rank);
+  void catch_up(int64_t rank) GPIPE_REQUIRES(mutex_);
 
   // A rank can no longer take part. If it has said that it leaves, the ranks that need it know.
-  void lose(int64_t rank, FaultKind kind, const std::string& text, Time now);
-  bool is_needed(int64_t rank) const { return !peer_of(rank).bye && !records_.is_lost(rank); }
+  void lose(int64_t rank, FaultKind kind, const std::string& text, Time now) GPIPE_REQUIRES(mutex_);
+  bool is_needed(int64_t rank) const GPIPE_REQUIRES(mutex_) {
+    return !peer_of(rank).bye && !records_.is_lost(rank);
+  }
 
   // A rank that leaves does not decide: the others know that it leaves and give it no turn.
-  bool may_decide() const { return records_.is_open() && !is_leaving_; }
+  bool may_decide() const GPIPE_REQUIRES(mutex_) { return records_.is_open() && !is_leaving_; }
 
   // A rank that cannot be reached gets no turn.
-  Time time_to_decide() const;
-  void decide();
+  Time time_to_decide() const GPIPE_REQUIRES(mutex_);
+  void decide() GPIPE_REQUIRES(mutex_);
 
   // To be called when the records may have changed.
-  void records_changed();
-  void tell_faults(Time now);
-  void beat(Time now);
-  void look_for_silence(Time now);
-  void take(int64_t rank, const Frame& frame, Time now);
-  void take_valid(int64_t rank, const Frame& frame, Time now);
+  void records_changed() GPIPE_REQUIRES(mutex_);
+  void tell_faults(Time now) GPIPE_REQUIRES(mutex_);
+  void beat(Time now) GPIPE_REQUIRES(mutex_);
+  void look_for_silence(Time now) GPIPE_REQUIRES(mutex_);
+  void take(int64_t rank, const Frame& frame, Time now) GPIPE_REQUIRES(mutex_);
+  void take_valid(int64_t rank, const Frame& frame, Time now) GPIPE_REQUIRES(mutex_);
 
   // Ranks that have left before `what` have failed.
   template <typename LeftBefore>
-  void expect_present(const std::string& what, LeftBefore left_before) {
+  void expect_present(const std::string& what, LeftBefore left_before) GPIPE_REQUIRES(mutex_) {
     for (int64_t rank = 0; rank < options_.size; ++rank) {
       const Peer& peer = peer_of(rank);
       if (!peer.bye || peer.bye_epoch > records_.epoch()) continue;
@@ -133,50 +140,56 @@ class Control::Impl {
     }
   }
 
-  void note_left(int64_t rank, const std::string& what);
-  void hear(int64_t rank, uint32_t epoch, Agree words);
-  void give_up_collectives(Time now);
+  void note_left(int64_t rank, const std::string& what) GPIPE_REQUIRES(mutex_);
+  void hear(int64_t rank, uint32_t epoch, Agree words) GPIPE_REQUIRES(mutex_);
+  void give_up_collectives(Time now) GPIPE_REQUIRES(mutex_);
 
   // Sends nothing after the record: a rank that has thrown it may be in another call by now.
-  void announce(Collectives::Decision decision);
-  void throw_if_given_up() const;
-  bool is_given_up(uint64_t call) const { return call <= calls_given_up_ && call > 0; }
-  void give_up(uint64_t call, std::string text);
-  std::vector<int64_t> unready(uint32_t target) const;
-  void begin_next_epoch();
+  void announce(Collectives::Decision decision) GPIPE_REQUIRES(mutex_);
+  void throw_if_given_up() const GPIPE_REQUIRES(mutex_);
+  bool is_given_up(uint64_t call) const GPIPE_REQUIRES(mutex_) {
+    return call <= calls_given_up_ && call > 0;
+  }
+  void give_up(uint64_t call, std::string text) GPIPE_REQUIRES(mutex_);
+  std::vector<int64_t> unready(uint32_t target) const GPIPE_REQUIRES(mutex_);
+  void begin_next_epoch() GPIPE_REQUIRES(mutex_);
 
   // `round` stays the same if another thread begins the next epoch meanwhile.
-  void wait_for_record(std::unique_lock<std::mutex>& lock, const FailureRound& round);
-  [[noreturn]] void throw_failure(std::unique_lock<std::mutex>& lock, const std::string& symptom);
-  [[noreturn]] void throw_failure(std::unique_lock<std::mutex>& lock,
-                                  const std::shared_ptr<const FailureRound>& round);
-  void cancel_if_asked();
+  void wait_for_record(const FailureRound& round) GPIPE_REQUIRES(mutex_);
+  // Lets go of the mutex meanwhile.
+  [[noreturn]] void throw_with_lock(const std::string& symptom) GPIPE_REQUIRES(mutex_);
+  [[noreturn]] void throw_with_lock(const std::shared_ptr<const FailureRound>& round)
+      GPIPE_REQUIRES(mutex_);
+
   ControlOptions options_;
   const Milliseconds beat_;
   const pid_t process_ = getpid();
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  Mesh mesh_;
-  std::vector<Peer> peers_;
+  mutable internal::Mutex mutex_;
+  internal::Condition changed_;
+  Mesh mesh_ GPIPE_GUARDED_BY(mutex_);
+  std::vector<Peer> peers_ GPIPE_GUARDED_BY(mutex_);
   Socket wake_;
-  bool is_leaving_ = false;
-  bool stop_ = false;
-  Time last_turn_{};
-  Time next_beat_{};
+  bool is_leaving_ GPIPE_GUARDED_BY(mutex_) = false;
+  bool stop_ GPIPE_GUARDED_BY(mutex_) = false;
+  Time last_turn_ GPIPE_GUARDED_BY(mutex_){};
+  Time next_beat_ GPIPE_GUARDED_BY(mutex_){};
 
-  FailureRecords records_;
+  FailureRecords records_ GPIPE_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};  // whether this epoch has failed
 
-  uint64_t calls_begun_ = 0;     // in all epochs
-  uint64_t calls_given_up_ = 0;  // calls up to this number are no longer made
-  std::string given_up_text_;
-  uint32_t heard_of_rank_0_ = 0;  // rank 0's records of all epochs before this one have arrived
-  uint64_t calls_done_ = 0;       // in this epoch
-  bool is_in_call_ = false;
-  uint32_t call_epoch_ = 0;  // the epoch in which the last call began
-  Collectives collectives_;
-  std::string collective_;  // describes the last of them, for messages
+  // Begun in all epochs.
+  uint64_t calls_begun_ GPIPE_GUARDED_BY(mutex_) = 0;
+  // Calls up to this number are no longer made.
+  uint64_t calls_given_up_ GPIPE_GUARDED_BY(mutex_) = 0;
+  std::string given_up_text_ GPIPE_GUARDED_BY(mutex_);
+  // Rank 0's records of all epochs before this one have arrived.
+  uint32_t heard_of_rank_0_ GPIPE_GUARDED_BY(mutex_) = 0;
+  uint64_t calls_done_ GPIPE_GUARDED_BY(mutex_) = 0;  // in this epoch
+  bool is_in_call_ GPIPE_GUARDED_BY(mutex_) = false;
+  uint32_t call_epoch_ GPIPE_GUARDED_BY(mutex_) = 0;  // the epoch in which the last call began
+  Collectives collectives_ GPIPE_GUARDED_BY(mutex_);
+  std::string collective_ GPIPE_GUARDED_BY(mutex_);  // describes the last of them, for messages
 
   Watchers watchers_;  // its functions never need mutex_
 

@@ -31,7 +31,7 @@ void Control::Impl::run() {
     }
   } catch (const std::exception& error) {
     // Out of memory or file descriptors. The other ranks see that the connections close.
-    std::lock_guard<std::mutex> lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     mesh_.close_all();
     Fault fault;
     fault.rank = options_.rank;
@@ -48,7 +48,7 @@ bool Control::Impl::turn() {
   std::vector<pollfd> polled;
   int timeout = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     if (stop_) return false;
     polled = descriptors();
     timeout = milliseconds_to_wait();
@@ -57,7 +57,7 @@ bool Control::Impl::turn() {
     throw std::system_error(errno, std::generic_category(), "poll");
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     uint64_t woken = 0;
     while (::read(wake_.get(), &woken, sizeof woken) > 0) {
     }
@@ -74,7 +74,7 @@ bool Control::Impl::turn() {
   // Stop this process's own work before the others are told.
   cancel_if_asked();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     tell_faults(Clock::now());
     mesh_.flush();
   }
@@ -187,7 +187,7 @@ void Control::Impl::beat(Time now) {
 }
 
 void Control::Impl::look_for_silence(Time now) {
-  const auto is_silent = [&](int64_t rank, Milliseconds limit) {
+  const auto is_silent = [&](int64_t rank, Milliseconds limit) GPIPE_REQUIRES(mutex_) {
     return mesh_.is_connected(rank) && is_needed(rank) && now - peer_of(rank).last_heard > limit;
   };
   bool any = false;
@@ -242,7 +242,8 @@ void Control::Impl::take_valid(int64_t rank, const Frame& frame, Time now) {
       mesh_.queue(rank, to_frame(MessageType::kByeHeard, records_.epoch()));
       if (is_in_call_) {
         expect_present("call " + std::to_string(calls_done_ + 1),
-                       [&](const Bye& bye) { return bye.calls <= calls_done_; });
+                       [&](const Bye& bye)
+                           GPIPE_REQUIRES(mutex_) { return bye.calls <= calls_done_; });
       }
       if (collectives_.is_waiting()) {
         const uint64_t number = collectives_.begun();
@@ -296,7 +297,7 @@ void Control::Impl::announce(Collectives::Decision decision) {
 void Control::Impl::cancel_if_asked() {
   uint32_t epoch = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const internal::MutexLock lock(mutex_);
     if (!records_.take_must_cancel()) return;
     epoch = records_.epoch();
   }
