@@ -105,8 +105,9 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
                       /*maximize=*/false, /*is_first_step=*/std::get<2>(key) == 0);
       // Kept only behind the kernel: one that throws leaves no values in them.
       for (size_t k = 0; k < lists.first.size(); ++k) {
+        const at::Tensor& momentum = lists.first[k];
         internal::state_of<torch::optim::SGDParamState>(
-            *this, lists.parameters[k], [&](auto& made) { made.momentum_buffer(lists.first[k]); });
+            *this, lists.parameters[k], [&](auto& made) { made.momentum_buffer(momentum); });
       }
     }
   }
