@@ -40,13 +40,32 @@ Tensors batch_norm_backward(const Arguments& in) {
   return grads;
 }
 
-Tensors layer_norm(const Arguments& in) {
+// A number for each row that a layer norm or an RMS norm scales.
+at::Tensor row_statistics(const Arguments& in) {
   const at::Tensor input = in.tensor("input");
   std::vector<int64_t> kept = input.sizes().vec();
   const size_t normalized = in.integers("normalized_shape").size();
   std::fill(kept.end() - static_cast<int64_t>(normalized), kept.end(), 1);
-  return {same_as(input, c10::MemoryFormat::Contiguous), statistics(input, kept),
-          statistics(input, kept)};
+  return statistics(input, kept);
+}
+
+Tensors layer_norm(const Arguments& in) {
+  return {same_as(in.tensor("input"), c10::MemoryFormat::Contiguous), row_statistics(in),
+          row_statistics(in)};
+}
+
+Tensors rms_norm(const Arguments& in) {
+  return {same_as(in.tensor("input"), c10::MemoryFormat::Contiguous), row_statistics(in)};
+}
+
+Tensors rms_norm_backward(const Arguments& in) {
+  const at::Tensor input = in.tensor("input");
+  Tensors grads(2);
+  if (in.wants(0)) grads[0] = same_as(input, c10::MemoryFormat::Contiguous);
+  if (in.wants(1)) {
+    grads[1] = parameter_grad(in.tensor("weight"), input, in.integers("normalized_shape"));
+  }
+  return grads;
 }
 
 Tensors layer_norm_backward(const Arguments& in) {
@@ -119,6 +138,9 @@ std::vector<MetaKernel> norm_kernels() {
       {"native_group_norm", group_norm},
       {"native_layer_norm_backward", layer_norm_backward},
       {"native_group_norm_backward", group_norm_backward},
+      // CUDA's; elsewhere LibTorch composes RMS norms of other operators (fused_operators.cc).
+      {"_fused_rms_norm", rms_norm},
+      {"_fused_rms_norm_backward", rms_norm_backward},
   };
 }
 

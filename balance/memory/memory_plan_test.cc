@@ -767,7 +767,12 @@ TEST(MemoryPlan, NormsAreWithinOnePercentWhetherBackwardsAreWholeOrSplit) {
   const Norm kNorms[] = {
       {"group norm", [&](nn::Sequential& m) { m->push_back(group(8, true)); }, 2, 4},
       {"group norm of one group", [&](nn::Sequential& m) { m->push_back(group(1, true)); }, 2, 4},
-      {"group norm, not affine", [&](nn::Sequential& m) { m->push_back(group(8, false)); }, 2, 4},
+      {"group norm, not affine",
+       [&](nn::Sequential& m) {
+         if (m->is_empty()) m->push_back(nn::Linear(kWidth, kWidth));  // trains
+         m->push_back(group(8, false));
+       },
+       2, 4},
       {"layer norm",
        [](nn::Sequential& m) { m->push_back(nn::LayerNorm(nn::LayerNormOptions({kWidth}))); }, 2,
        4},
