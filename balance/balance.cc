@@ -21,7 +21,7 @@ std::vector<int64_t> cut(const std::vector<double>& costs, int64_t partitions,
   }
 }
 
-// Refuses options before the model runs. Layers that are measured together have no cut between
+// Checks the options before the model runs. Layers that are measured together have no cut between
 // them.
 PartitionOptions checked(int64_t partitions, const torch::nn::Sequential& model,
                          PartitionOptions options) {

@@ -1,4 +1,4 @@
-// Balance: how many layers each partition of a pipeline gets, found by measuring the model.
+// balance: finds how many layers each partition of a pipeline gets, by measuring the model.
 #ifndef BALANCE_BALANCE_H_
 #define BALANCE_BALANCE_H_
 
@@ -16,25 +16,25 @@
 
 namespace gpipe::balance {
 
-// Both return the `balance` of GPipeOptions for `partitions` partitions: of all cuts the one whose
-// largest partition is least, with the ties of partition() (partition.h). What `sample` is, how
-// the model is run and left, and what else is thrown: see profiler.h.
+// Both functions return the `balance` of GPipeOptions for `partitions` partitions. It is the cut
+// with the smallest largest partition; partition() (partition.h) decides between equal ones.
+// profiler.h says what `sample` is, how the model is run and restored, and what else is thrown.
 //
-// Throws c10::ValueError for fewer than one partition, for more than there are layers or pieces
-// that keep_together leaves, and for options out of range, before anything runs.
+// Throws c10::ValueError before anything runs: for fewer than one partition, for more partitions
+// than layers or than the pieces that keep_together leaves, and for options out of range.
 //
 // Example:
 //   torch::Tensor micro_batch = torch::rand({8, 3, 224, 224});
 //   auto balance = gpipe::balance::balance_by_time(4, model, micro_batch);
 //   gpipe::GPipe pipe(model, gpipe::GPipeOptions(balance).chunks(8));
 
-// By the time that partitions take for a micro-batch, forward and backward.
+// Balances the time of a micro-batch's forward and backward.
 std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequential& model,
                                      const at::Tensor& sample, const TimeOptions& options = {});
 std::vector<int64_t> balance_by_time(int64_t partitions, const torch::nn::Sequential& model,
                                      const Tensors& sample, const TimeOptions& options = {});
 
-// By the bytes that partitions hold: see profile_sizes().
+// Balances the bytes that partitions hold: see profile_sizes().
 std::vector<int64_t> balance_by_size(int64_t partitions, const torch::nn::Sequential& model,
                                      const at::Tensor& sample, const SizeOptions& options = {});
 std::vector<int64_t> balance_by_size(int64_t partitions, const torch::nn::Sequential& model,

@@ -1,11 +1,12 @@
-// Shows what balancing is worth: the time of a step of small networks in two partitions on this
-// machine's CPU, one thread each, under three cuts.
+// Measures the gain from balancing: the time of a step of small networks in two partitions on this
+// machine's CPU, one thread each, with four cuts.
 //   balance_benchmark [ROUNDS]
-// - even: as many layers in each, as far as possible
-// - torchgpipe: its partitioner, on the times that we measured
+// - even: as many layers in each partition, as far as possible
+// - torchgpipe: its partitioner, on our measured times
 // - by time: balance_by_time(), which knows neither checkpoints nor the schedule
-// - predicted: best_balance(), which does
-// Every round runs a step of each in turns. Prints the medians, and ratios to the step by time.
+// - predicted: best_balance(), which knows both
+// In every round the cuts take turns with one step each. Prints the medians, and their ratios to
+// the step by time.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -31,7 +32,7 @@ namespace {
 
 constexpr int64_t kPartitions = 2;
 constexpr int64_t kChunks = 8;
-constexpr size_t kByTime = 2;  // its place among the cuts
+constexpr size_t kByTime = 2;  // its index among the cuts
 
 struct Cut {
   std::string name;
@@ -48,7 +49,7 @@ std::vector<Cut> cuts(const testing::SmallNetwork& network) {
     times.push_back(layer.forward + layer.backward);
   }
   std::vector<int64_t> torchgpipe;
-  // Its costs are whole microseconds.
+  // torchgpipe's costs are whole microseconds.
   std::vector<double> microseconds;
   for (const double time : times) microseconds.push_back(static_cast<double>(int64_t(time * 1e6)));
   for (const auto& [begin, end] : testing::torchgpipe_partition(microseconds, kPartitions).blocks) {

@@ -1,5 +1,5 @@
-// Balances found on the program's device: as balance_device_test on the CPU, as
-// balance_device_cuda_test on a GPU, where times are the GPU's and sizes its allocator's.
+// Balances on the program's device: balance_device_test runs on the CPU, balance_device_cuda_test
+// on a GPU, where times are the GPU's and sizes its allocator's.
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,18 +35,18 @@ using BalanceOnDevice = testing::DeviceTest;
 
 TimeOptions quick() { return TimeOptions().timeout(1e-9); }
 
-// 64 KiB, whole blocks of CUDA's allocator.
+// 64 KiB: whole blocks of CUDA's allocator.
 Tensor sample() { return at::rand({128, 128}).to(device()).requires_grad_(); }
 
 auto sleeper(int units) { return testing::sleeper(std::chrono::milliseconds(3 * units)); }
 
-// Case 5 of torchgpipe's.
+// torchgpipe's case 5.
 TEST_F(BalanceOnDevice, ByTimeFollowsSleepingLayers) {
   nn::Sequential model(sleeper(1), sleeper(2), sleeper(3), sleeper(4), sleeper(5), sleeper(6));
   EXPECT_THAT(balance_by_time(2, model, sample(), quick()), ElementsAre(4, 2));
 }
 
-// Keeps so many tensors of its input's size. Its parameter, of so many units, takes no part.
+// Keeps `saves` tensors of its input's size. Its parameter, of `parameters` units, is not used.
 struct SizedImpl : nn::Module {
   SizedImpl(int parameters, int saves) : saves(saves) {
     register_parameter("weight", at::rand({parameters, 128, 2}));
@@ -75,25 +75,25 @@ std::vector<int64_t> by_size(const nn::Sequential& model, double param_scale) {
   return balance_by_size(2, model, sample(), SizeOptions().param_scale(param_scale));
 }
 
-// Case 7.
+// torchgpipe's case 7.
 TEST_F(BalanceOnDevice, BySizeFollowsKeptActivations) {
   EXPECT_THAT(by_size(sized(kOnes, kUp), 0), ElementsAre(4, 2));
   EXPECT_THAT(by_size(sized(kOnes, kDown), 0), ElementsAre(2, 4));
 }
 
-// Case 8.
+// torchgpipe's case 8.
 TEST_F(BalanceOnDevice, BySizeFollowsParameters) {
   EXPECT_THAT(by_size(sized(kUp, kOnes), 10000), ElementsAre(4, 2));
   EXPECT_THAT(by_size(sized(kDown, kOnes), 10000), ElementsAre(2, 4));
 }
 
-// Case 9.
+// torchgpipe's case 9.
 TEST_F(BalanceOnDevice, TheParametersScaleDecides) {
   EXPECT_THAT(by_size(sized(kUp, kDown), 0), ElementsAre(2, 4));
   EXPECT_THAT(by_size(sized(kUp, kDown), 10000), ElementsAre(4, 2));
 }
 
-// Cases 10 and 11.
+// torchgpipe's cases 10 and 11.
 TEST_F(BalanceOnDevice, LeavesAnEvaluatingBatchNormAlone) {
   nn::BatchNorm1d norm(128);
   bool trained = true;
@@ -114,7 +114,7 @@ TEST_F(BalanceOnDevice, LeavesAnEvaluatingBatchNormAlone) {
   }
 }
 
-// Case 15.
+// torchgpipe's case 15.
 TEST_F(BalanceOnDevice, BySizeOfLayersWithTwoValues) {
   const auto saver = [](int saves) { return std::make_shared<SizedImpl>(1, saves); };
   nn::Sequential model(

@@ -32,9 +32,9 @@ using ::testing::ElementsAre;
 using testing::EqualsBitwise;
 using testing::layer;
 
-constexpr int kUnit = 3;  // ms; what layers take beside their sleep is far less
+constexpr int kUnit = 3;  // ms; a layer's own overhead is far less
 
-// Sleeps for so many units in its forward and in its backward.
+// Sleeps for these numbers of units in its forward and in its backward.
 auto sleeper(int forward, int backward = 0) {
   return testing::sleeper(std::chrono::milliseconds(forward * kUnit),
                           std::chrono::milliseconds(backward * kUnit));
@@ -144,7 +144,7 @@ TEST(BalanceByTime, AModelThatHasGradientsKeepsThem) {
   EXPECT_THAT(gradient, EqualsBitwise(value));
 }
 
-// Keeps `times` times its input's size.
+// A layer that keeps `times` tensors of its input's size.
 auto saver(int times) {
   return layer<Tensor, Tensor>([=](Tensor x) {
     for (int k = 0; k < times; ++k) x = x.tanh();
@@ -159,7 +159,7 @@ TEST(BalanceBySize, FollowsKeptActivations) {
   EXPECT_THAT(balance_by_size(2, down, wants_gradient()), ElementsAre(2, 4));
 }
 
-// Parameters of so many units, which the input does not need.
+// Parameters of `units` units, which the output does not depend on.
 struct ParametersImpl : nn::Module {
   ParametersImpl(int units, int saves) : saves(saves) {
     register_parameter("weight", at::rand({units, 100}));
@@ -190,7 +190,7 @@ TEST(BalanceBySize, TheParametersScaleDecides) {
   const Tensor sample = wants_gradient();
   EXPECT_THAT(balance_by_size(2, model, sample, SizeOptions().param_scale(0)), ElementsAre(2, 4));
   EXPECT_THAT(balance_by_size(2, model, sample, SizeOptions().param_scale(100)), ElementsAre(4, 2));
-  // Many micro-batches in flight weigh as much.
+  // Many micro-batches in flight count as much as large parameters.
   EXPECT_THAT(balance_by_size(2, model, sample, SizeOptions().chunks(100000)), ElementsAre(2, 4));
 }
 

@@ -1,5 +1,5 @@
-// Every public function of the package with values at which code breaks, argument by argument: it
-// returns, or throws std::invalid_argument, c10::Error or, where its header says so,
+// Calls every public function of the package with extreme values, argument by argument. Each call
+// must return, or throw std::invalid_argument, c10::Error or, if its header says so,
 // std::overflow_error or std::runtime_error.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -24,6 +24,7 @@
 #include "balance/choose/plan_check.h"
 #include "balance/choose/plan_options.h"
 #include "balance/choose/training.h"
+#include "balance/costs/check_rows.h"
 #include "balance/costs/flops.h"
 #include "balance/costs/profile.h"
 #include "balance/costs/profile_file.h"
@@ -354,7 +355,7 @@ void add_plans(Rows* rows, const std::string& function,
   };
   integer("rows", [](auto* plan, int64_t v) { plan->rows = v; });
   integer("balance", [](auto* plan, int64_t v) { plan->balance = {1, v}; });
-  // 3 where a sum wraps.
+  // 3 if the sum wraps around.
   integer("balance whose sum wraps", [](auto* plan, int64_t v) {
     const auto rest = static_cast<int64_t>(3 - static_cast<uint64_t>(v));
     plan->balance = {v, rest};
@@ -515,7 +516,7 @@ torch::nn::Sequential meta_model() {
   return small_model();
 }
 
-// What runs a model, or a search over it: few values each.
+// Functions that run a model, or a search over it: few values each.
 Rows models() {
   Rows rows;
   const at::Tensor sample = at::ones({4, 4});
@@ -529,7 +530,7 @@ Rows models() {
     balance_by_size(value, small_model(), sample);
   }));
   rows.push_back(numbers("profile_times and balance_by_time", "timeout", [=](double value) {
-    if (value > 1) return;  // an hour is no wrong time, infinity is another row
+    if (value > 1) return;  // an hour is a valid time; infinity has its own row
     profile_times(small_model(), sample, TimeOptions().timeout(value));
   }));
   rows.push_back(calls("profile_times", "timeout",
@@ -547,6 +548,9 @@ Rows models() {
   rows.push_back(integers("profile_sizes and flops", "rows and shared_inputs", [=](int64_t value) {
     profile_sizes(small_model(), std::vector<at::Tensor>{at::ones({0, 4})});
     flops(small_model(), {sample}, {value});
+  }));
+  rows.push_back(integers("check_rows", "shared_inputs", [](int64_t value) {
+    check_rows(torch::nn::Sequential(torch::nn::Linear(2, 2)), {at::ones({2, 2})}, {value});
   }));
   rows.push_back(integers("flops", "shared_inputs",
                           [=](int64_t value) { flops(small_model(), {sample}, {value}); }));

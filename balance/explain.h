@@ -1,4 +1,4 @@
-// What users include; the code is in balance/step/explain.h.
+// The header for users; the code is in balance/step/explain.h.
 #ifndef GPIPE_BALANCE_EXPLAIN_H_
 #define GPIPE_BALANCE_EXPLAIN_H_
 

@@ -1,4 +1,4 @@
-// What a user needs of this package comes with one target, //balance, and one header.
+// One target, //balance, and one header give users all that they need of this package.
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

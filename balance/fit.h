@@ -1,4 +1,4 @@
-// What users include; the code is in balance/choose/fit.h.
+// The header for users; the code is in balance/choose/fit.h.
 #ifndef GPIPE_BALANCE_FIT_H_
 #define GPIPE_BALANCE_FIT_H_
 

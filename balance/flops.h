@@ -1,4 +1,4 @@
-// What users include; the code is in balance/costs/flops.h.
+// The header for users; the code is in balance/costs/flops.h.
 #ifndef GPIPE_BALANCE_FLOPS_H_
 #define GPIPE_BALANCE_FLOPS_H_
 

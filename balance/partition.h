@@ -1,4 +1,4 @@
-// What users include; the code is in balance/cut/partition.h.
+// The header for users; the code is in balance/cut/partition.h.
 #ifndef GPIPE_BALANCE_PARTITION_H_
 #define GPIPE_BALANCE_PARTITION_H_
 

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/choose/pipeline_plan.h.
+// The header for users; the code is in balance/choose/pipeline_plan.h.
 #ifndef GPIPE_BALANCE_PIPELINE_PLAN_H_
 #define GPIPE_BALANCE_PIPELINE_PLAN_H_
 

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/choose/plan.h.
+// The header for users; the code is in balance/choose/plan.h.
 #ifndef GPIPE_BALANCE_PLAN_H_
 #define GPIPE_BALANCE_PLAN_H_
 

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/choose/plan_options.h.
+// The header for users; the code is in balance/choose/plan_options.h.
 #ifndef GPIPE_BALANCE_PLAN_OPTIONS_H_
 #define GPIPE_BALANCE_PLAN_OPTIONS_H_
 

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/costs/profile.h.
+// The header for users; the code is in balance/costs/profile.h.
 #ifndef GPIPE_BALANCE_PROFILE_H_
 #define GPIPE_BALANCE_PROFILE_H_
 

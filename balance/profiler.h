@@ -1,4 +1,4 @@
-// What users include; the code is in balance/costs/profiler.h.
+// The header for users; the code is in balance/costs/profiler.h.
 #ifndef GPIPE_BALANCE_PROFILER_H_
 #define GPIPE_BALANCE_PROFILER_H_
 

@@ -1,5 +1,5 @@
-// Profiles on devices that compute while the host goes on: as profiler_device_fake_test on the fake
-// accelerator, as profiler_device_cuda_test on a GPU.
+// Profiles on devices that compute while the host continues: profiler_device_fake_test runs on the
+// fake accelerator, profiler_device_cuda_test on a GPU.
 #include <ATen/ops/rand.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class ProfilerDevice : public testing::DeviceTest {
  protected:
   static Tensor sample() { return at::rand({4, 2}).to(device()); }
 
-  // Waiting is what a profile does.
+  // A profile has to wait for the device.
   testing::HostWaitsAllowed allowed;
 };
 
@@ -77,7 +77,8 @@ TEST_F(ProfilerDevice, TheModelIsAsBefore) {
   }
 }
 
-// On CUDA by its allocator, whose blocks are multiples of 512 bytes; on others elsewhere.
+// On CUDA sizes come from its allocator, whose blocks are multiples of 512 bytes; other devices
+// have no sizes.
 TEST_F(ProfilerDevice, Sizes) {
   nn::Sequential model(nn::Linear(256, 512), nn::Tanh(), nn::Linear(512, 128));
   const Tensor input = at::rand({64, 256});

@@ -1,4 +1,4 @@
-// Inputs that all micro-batches have whole (GPipeOptions::shared_inputs) in profiles and plans.
+// Inputs that all micro-batches share (GPipeOptions::shared_inputs), in profiles and plans.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <c10/util/Exception.h>
@@ -33,10 +33,10 @@ using ::testing::ThrowsMessage;
 
 constexpr int64_t kWidth = 16;
 constexpr int64_t kRows = 8;
-constexpr int64_t kBytes = 4;  // of a float
+constexpr int64_t kBytes = 4;  // bytes of a float
 const std::vector<int64_t> kMask = {1};
 
-// linear(x) * mask, whose mask goes on.
+// linear(x) * mask; the mask is an output, too.
 struct MaskedImpl : nn::Module {
   MaskedImpl() { linear = register_module("linear", nn::Linear(kWidth, kWidth)); }
   Tensor forward(Tensor x, Tensor mask) { return linear->forward(x) * mask; }
@@ -52,7 +52,7 @@ nn::Sequential masked_model_on_meta() {
   return masked_model();
 }
 
-// The mask is of kWidth numbers, no rows.
+// The mask has kWidth numbers and no rows.
 Tensors inputs_on(c10::Device device) {
   const auto options = at::TensorOptions().device(device);
   if (device.is_meta()) return {at::empty({kRows, kWidth}, options), at::empty({kWidth}, options)};
@@ -86,7 +86,7 @@ TEST(SharedInputs, AreProfiled) {
   const Profile measured = profile(
       model, inputs, ProfileOptions().timeout(1e-9).micro_batch_rows(2).shared_inputs(kMask));
   EXPECT_EQ(measured.batch_rows, 2);
-  EXPECT_EQ(measured.input, 2 * kWidth * kBytes);  // not the mask, which is there once
+  EXPECT_EQ(measured.input, 2 * kWidth * kBytes);  // without the mask, which exists once
   EXPECT_GT(measured.layers.at(1).backward, 0);
   EXPECT_THAT(profile_times(model, inputs, TimeOptions().timeout(1e-9).shared_inputs(kMask)),
               SizeIs(3));
@@ -102,14 +102,14 @@ TEST(SharedInputs, AreCounted) {
   ASSERT_THAT(work, SizeIs(3));
   const double product = 2 * kRows * kWidth * kWidth;
   EXPECT_GE(work[0].forward.flops, product);
-  EXPECT_LT(work[0].forward.flops, 1.1 * product);  // and the bias, and the mask
+  EXPECT_LT(work[0].forward.flops, 1.1 * product);  // the product, the bias and the mask
   const Profile nominal =
       profile_on_meta(masked_model_on_meta(), inputs_on(c10::kMeta), NominalDevice(), kMask);
   EXPECT_EQ(nominal.batch_rows, kRows);
   EXPECT_GT(nominal.layers.at(0).forward, 0);
 }
 
-// Four micro-batches have one mask; if each had one of its own it would be four.
+// Four micro-batches share one mask. With a mask each there would be four.
 TEST(SharedInputs, TakeMemoryOnceInAPlan) {
   const auto options = MemoryPlanOptions({1, 2}).chunks(4).shared_inputs(kMask);
   const MemoryPlan plan =
@@ -129,7 +129,7 @@ TEST(SharedInputs, AreInWhatFits) {
   EXPECT_GT(found.chunks, 0);
 }
 
-// The plan is kept by a real pipeline.
+// A real pipeline can run the plan.
 TEST(SharedInputs, AreInAPlanThatRuns) {
   for (const bool measured : {false, true}) {
     const auto options = PlanOptions(2)

@@ -1,4 +1,4 @@
-// What users include; the code is in balance/choose/training.h.
+// The header for users; the code is in balance/choose/training.h.
 #ifndef GPIPE_BALANCE_TRAINING_H_
 #define GPIPE_BALANCE_TRAINING_H_
 

@@ -1,5 +1,5 @@
-// The public functions are given wrong input: they throw what their headers say, and the message
-// tells what was given and what to do.
+// Calls the public functions with wrong input: they must throw what their headers say, and the
+// message must say what was given and what to do.
 #include "tools/testing/wrong_input.h"
 
 #include <ATen/ops/empty.h>
@@ -42,7 +42,7 @@ Row row(std::string name, const std::vector<double>& costs, int64_t partitions,
           typeid(std::invalid_argument), std::move(parts)};
 }
 
-// Five layers of cost 1 into two partitions.
+// Partitions five layers of cost 1 into two.
 Row row(std::string name, const PartitionOptions& options, std::vector<std::string> parts) {
   return row(std::move(name), {1, 1, 1, 1, 1}, 2, options, std::move(parts));
 }
@@ -126,12 +126,12 @@ Rows lists() {
       },
       {"sizes has 0 values", "expected 5", "each layer"});
   add("ShortSend", [](auto* options) { options->send_costs = {1}; },
-      {"send_costs has 1 value", "expected 4", "neighbouring"});
+      {"send_costs has 1 value", "expected 4", "neighboring"});
   add("LongReceive",
       [](auto* options) {
         options->receive_costs = {1, 1, 1, 1, 1};
       },
-      {"receive_costs has 5 values", "expected 4", "neighbouring"});
+      {"receive_costs has 5 values", "expected 4", "neighboring"});
   return rows;
 }
 
@@ -219,7 +219,7 @@ TORCH_MODULE(NullWithin);
 using Model = std::function<nn::Sequential()>;
 using Sample = std::function<Tensors()>;
 
-// What profile_times, profile_sizes, profile and both balances refuse alike.
+// Mistakes that profile_times, profile_sizes, profile and both balances refuse alike.
 void add_to_all(Rows& rows, const std::string& name, const Model& model, const Sample& sample,
                 const std::vector<std::string>& parts) {
   rows.push_back(value_error(
@@ -379,7 +379,7 @@ Rows balances() {
         "Partitions" + std::to_string(k) + "BySize",
         [=] { balance_by_size(given, three_layers(), four_rows()); }, wrong[k].second));
   }
-  // The model would throw, if it ran.
+  // The model would throw if it ran.
   rows.push_back(value_error(
       "Slowness",
       [=] {

@@ -1,4 +1,4 @@
-// Command line: what programs say of themselves.
+// command_line: what programs print about themselves.
 #ifndef GPIPE_COMMAND_COMMAND_LINE_H_
 #define GPIPE_COMMAND_COMMAND_LINE_H_
 
@@ -12,7 +12,7 @@ std::string version_text();
 // "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
 std::string describe_build();
 
-// A word of a command line as a shell takes it: as it is, or in single quotes.
+// Quotes a word of a command line for a shell, in single quotes if that is necessary.
 std::string quoted_for_shell(const std::string& word);
 
 // Whether this program was built with -c opt.

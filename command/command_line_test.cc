@@ -29,6 +29,11 @@ using ::testing::Le;
 using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
+constexpr char kUsage[] =
+    "What it does. It is said in so many words that the line is longer than eighty columns.\n\n"
+    "  program --test_epochs=7 --test_name=a_long_name_without_an_end --test_chunks=8 "
+    "--test_resume";
+
 class CommandLineTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -40,8 +45,8 @@ class CommandLineTest : public ::testing::Test {
 
   Request read(std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "program");
-    return read_flags(static_cast<int>(arguments.size()), arguments.data(), "What it does.",
-                      version_text(), out_);
+    return read_flags(static_cast<int>(arguments.size()), arguments.data(), kUsage, version_text(),
+                      out_);
   }
   auto refuses(std::vector<const char*> arguments) {
     return [this, arguments] { read(arguments); };
@@ -118,7 +123,7 @@ TEST_F(CommandLineTest, ANumberMayBeLeftOut) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("--test_chunks= has no value")));
 }
 
-TEST_F(CommandLineTest, HelpHasTheFlagsIn80Columns) {
+TEST_F(CommandLineTest, HelpHasUsageAndFlagsIn80Columns) {
   EXPECT_EQ(read({"--help"}), Request::kNothing);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("What it does."), HasSubstr("--test_epochs  (3)"),
                                 HasSubstr("Go on.")));

@@ -1,4 +1,4 @@
-// What a command's exit code says, beside 0 and kInterruptedExitCode (interrupt.h).
+// exit_codes: the exit codes of a command, besides 0 and kInterruptedExitCode (interrupt.h).
 #ifndef GPIPE_COMMAND_EXIT_CODES_H_
 #define GPIPE_COMMAND_EXIT_CODES_H_
 

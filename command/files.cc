@@ -28,28 +28,28 @@ void create_folder_of(const std::filesystem::path& file) {
     throw std::runtime_error("cannot create the folder " +
                              text::shown(file.parent_path().string()) + ": " + error.message());
   }
-  // A name may be misspelled.
+  // Tell the user: the name may be misspelled.
   if (created)
     std::cerr << "created the folder " << text::shown(file.parent_path().string()) << std::endl;
 }
 
-// Writes and closes.
+// Writes and closes the file.
 void write(const std::string& path, const std::string& text) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
-  file.close();  // only now everything has been handed to the system
+  file.close();  // hands everything to the system
   if (!file) throw std::runtime_error(std::strerror(errno));
 }
 
-// Where a file is to be created: symbolic links are followed, so that they stay.
+// Where a file must be created. Symbolic links are followed, so that they stay.
 std::filesystem::path target_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
   return error ? std::filesystem::path(path) : target;
 }
 
-// Whether it exists and is neither a file nor a folder, so that no file may take its place.
+// Whether it exists and is neither a file nor a folder. Such a path must not be replaced by a file.
 bool is_special(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -57,7 +57,8 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(status);
 }
 
-// A new, empty file beside `target`. Whatever is there already is somebody's.
+// Creates a new, empty file beside `target`. Never takes a file that exists: it may be another
+// process's.
 std::string create_beside(const std::filesystem::path& target) {
   static std::atomic<int> count{0};
   while (true) {
@@ -72,8 +73,8 @@ std::string create_beside(const std::filesystem::path& target) {
   }
 }
 
-// Writes `text` to a new file beside `target`, which is then to be renamed or removed. Returns its
-// path.
+// Writes `text` to a new file beside `target` and returns its path. The caller renames or removes
+// it.
 std::string write_beside(const std::filesystem::path& target, const std::string& text) {
   create_folder_of(target);
   const std::string temporary = create_beside(target);

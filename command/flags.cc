@@ -18,9 +18,9 @@ namespace gpipe::command {
 namespace {
 
 constexpr std::size_t kColumns = 80;
-constexpr std::size_t kIndent = 6;  // of the text that explains a flag
+constexpr std::size_t kIndent = 6;  // before the text that explains a flag
 
-// Our own flags; Abseil has some, too.
+// The flags of this project, without Abseil's.
 std::map<std::string, absl::CommandLineFlag*> own_flags() {
   std::map<std::string, absl::CommandLineFlag*> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
@@ -30,7 +30,7 @@ std::map<std::string, absl::CommandLineFlag*> own_flags() {
 }
 
 void print_help(std::ostream& out, const std::string& usage) {
-  out << usage << "\n\nFlags:\n";
+  out << wrap_lines(usage, kColumns) << "\nFlags:\n";
   for (const auto& [name, flag] : own_flags()) {
     const std::string value = flag->DefaultValue();
     out << "  --" << name;
@@ -50,7 +50,8 @@ std::string suggestion(const std::string& name) {
   return meant.empty() ? "; --help lists the flags" : "; did you mean --" + meant + "?";
 }
 
-// Removes the dashes of "--name=value" or "-name=value"; false if there are none, or nothing else.
+// Removes the dashes of "--name=value" or "-name=value". Returns false if there is none, or nothing
+// behind them.
 bool strip_dashes(std::string& argument) {
   const std::size_t name = argument.find_first_not_of('-');
   if (name == std::string::npos || name < 1 || name > 2) return false;

@@ -1,4 +1,4 @@
-// read_flags: Abseil's flags, with this project's treatment of mistakes. Without LibTorch.
+// read_flags: parses Abseil's flags, with this project's messages for mistakes. Without LibTorch.
 #ifndef GPIPE_COMMAND_FLAGS_H_
 #define GPIPE_COMMAND_FLAGS_H_
 
@@ -8,20 +8,20 @@
 
 namespace gpipe::command {
 
-// What the command line asks for.
+// The result of reading a command line.
 enum class Request {
   kRun,
-  kNothing,  // --help or --version: `out` has the answer
+  kNothing,  // --help or --version: the answer was written to `out`
 };
 
-// Flags that a program has not, but that its users may try, and why: "--{name}: {why}".
+// Flags that a program does not have but that its users may try, and why: "--{name}: {why}".
 using AbsentFlags = std::map<std::string, std::string>;
 
 // Sets the program's flags (ABSL_FLAG) from "--name=value", "--name value", "--name" and "--noname"
-// (booleans). `usage` begins the answer to --help, `version` is the one to --version. Unlike
-// absl::ParseCommandLine it does not end the process and has no --flagfile. Throws
-// std::invalid_argument for anything that is not a flag or a value of one, with the flag that was
-// probably meant, or with what `absent` says of it; flags before the mistake are then set.
+// (booleans). The answer to --help begins with `usage`, the answer to --version is `version`.
+// Unlike absl::ParseCommandLine it does not end the process and has no --flagfile. Throws
+// std::invalid_argument for an unknown flag, a wrong value and any other word; the message suggests
+// the closest flag, or gives the reason in `absent`. Flags before the mistake are then set.
 Request read_flags(int argc, const char* const* argv, const std::string& usage,
                    const std::string& version, std::ostream& out, const AbsentFlags& absent = {});
 

@@ -18,7 +18,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 void on_signal(int /*signal*/) {
   requested_flag.store(true);
   // Printed at once, since a step may take minutes.
-  constexpr char kText[] = "\nstopping after this step (once more: at once)\n";
+  constexpr char kText[] = "\nstopping after this step; interrupt again to stop at once\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
 }
 

@@ -11,13 +11,15 @@ namespace gpipe::command {
 // Exit code of a program that SIGINT stopped, as shells report it.
 constexpr int kInterruptedExitCode = 130;
 
-// Ends what cannot end by itself at once, up to run_command(), which returns kInterruptedExitCode.
+// Thrown by work that is interrupted and cannot return early. run_command() catches it and returns
+// kInterruptedExitCode.
 struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-// While it lives, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) only sets a
-// flag and says so on stderr; a second one ends the process at once, as usual.
+// While it lives, the first SIGINT, SIGTERM or SIGHUP only sets a flag and says so on stderr. A
+// second signal ends the process at once, as usual. A signal that was ignored before, as under
+// nohup, stays ignored.
 //
 // Requirements: at most one object may live at a time (std::logic_error).
 //
@@ -34,7 +36,7 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   bool requested() const noexcept;
-  // Throws Interrupted if it is requested.
+  // Throws Interrupted if a stop was requested.
   void check() const;
 
  private:

@@ -1,4 +1,4 @@
-// OtherLoad: whether other work ran on this process's cores while something was measured.
+// OtherLoad: finds out whether other work ran on this process's cores during a measurement.
 #ifndef GPIPE_COMMAND_OTHER_LOAD_H_
 #define GPIPE_COMMAND_OTHER_LOAD_H_
 
@@ -8,27 +8,27 @@
 
 namespace gpipe::command {
 
-// What cores have done since the machine started, in the unit of /proc/stat.
+// The time that cores were busy and idle since the machine started, in the unit of /proc/stat.
 struct CoreTimes {
-  double busy = 0;  // with any work, or taken by another virtual machine
+  double busy = 0;  // with any work, or used by another virtual machine
   double idle = 0;
 };
 
-// The sum over `cores` of a text like /proc/stat. Nothing if one of them is not in it.
+// The sum over `cores` from a text like /proc/stat. None if one of the cores is not in it.
 std::optional<CoreTimes> core_times(const std::string& stat, const std::set<int>& cores);
 
-// How the time of cores was shared.
+// The shares of the cores' time.
 struct LoadShares {
-  double others = 0;  // 0 to 1
+  double others = 0;  // the share of other processes, 0 to 1
   double idle = 0;
 };
 
-// Between two points; `own`: the share of the cores' time that this process had. Nothing where
+// The shares between two points of time. `own`: this process's share of the cores' time. None if
 // nothing was counted (some sandboxes only pretend to have a /proc/stat).
 std::optional<LoadShares> load_shares(const CoreTimes& begin, const CoreTimes& end, double own);
 
-// Whether so much other work disturbs a measurement: it had a tenth of the cores' time, and there
-// was no room for it beside ours.
+// Whether other work disturbs a measurement: it took a tenth of the cores' time, and the cores had
+// no room left for it beside this process.
 bool disturbs(const LoadShares& shares);
 
 // Thread-safety: none.
@@ -36,8 +36,8 @@ class OtherLoad {
  public:
   OtherLoad();  // watches from now on
 
-  // The shares of the cores that the process may use. Nothing if it cannot be known, and for less
-  // than half a second, of which it would say nothing.
+  // The shares of the cores that the process may use. None if they are not known, or if less than
+  // half a second has passed, which is too short to tell.
   std::optional<LoadShares> shares() const;
 
  private:

@@ -1,8 +1,8 @@
-# What tests of commands from outside share; sourced. Requires: $program, the program to test.
+# Shared by tests that run commands as programs; sourced. Requires: $program, the program to test.
 # shellcheck shell=bash
 work=${TEST_TMPDIR:-$(mktemp -d)}
 unset BUILD_WORKING_DIRECTORY
-# Tests run in parallel: threads that spin for a core they do not get would cost minutes.
+# Tests run in parallel: threads that spin while they wait for a core would cost minutes.
 export OMP_NUM_THREADS=1
 
 fail() {
@@ -21,8 +21,8 @@ expect_mistake() {
   if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
 }
 
-# expect_mistake_of_ranks PROCESSES TEXT COMMAND...: the same, of each of so many processes that $launch starts, and only
-# one of them says why.
+# expect_mistake_of_ranks PROCESSES TEXT COMMAND...: the same for PROCESSES processes that $launch
+# starts, of which only one reports the mistake.
 expect_mistake_of_ranks() {
   local processes=$1 text=$2 ranks
   shift 2
@@ -32,16 +32,16 @@ expect_mistake_of_ranks() {
   [ "$ranks" -eq "$processes" ] || fail "$ranks of $processes processes end with exit code 2 for $*"
   [ "$(grep -c 'error: ' "$work/mistake.log")" -eq 1 ] || fail "not one error for $*"
   grep -q -e "^\[0\] error: $text" "$work/mistake.log" || fail "no 'error: $text' for $*"
-  # Whichever of them ended first.
+  # The message may be of any rank: the one that ended first.
   tail -n 1 "$work/mistake.log" | grep -q -F "output of rank 0, [0], says why
 its output, [0], says why" || fail "the last line for $*"
 }
 
-# by_rank RANK FLAG COMMAND...: a command for expect_mistake_of_ranks, which gives one of the processes a flag more.
-# Sets `command`.
+# by_rank RANK FLAG COMMAND...: sets `command` to a command for expect_mistake_of_ranks that gives
+# one process another flag.
 by_rank() {
   # shellcheck disable=SC2016 # expanded in each process
-  # shellcheck disable=SC2034 # for who sources this
+  # shellcheck disable=SC2034 # used by the script that sources this
   command=(bash -c 'if [ "$RANK" = "$1" ]; then exec "${@:3}" "$2"; fi; exec "${@:3}"' bash "$@")
 }
 

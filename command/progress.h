@@ -1,4 +1,4 @@
-// Progress: the progress of a long loop.
+// Progress: shows the progress of a long loop.
 //
 // On a terminal it is one redrawn line with a bar, elsewhere (a log file, CI) a few plain lines.
 #ifndef GPIPE_COMMAND_PROGRESS_H_
@@ -19,7 +19,7 @@ struct ProgressOptions {
   int width = 80;
   // Minimum time between two lines. Default: 0.1 s on a terminal, 10 s elsewhere.
   std::chrono::milliseconds interval{-1};
-  // The clock; tests bring their own. Default: the steady clock.
+  // The clock; tests replace it. Default: the steady clock.
   std::function<std::chrono::steady_clock::time_point()> now;
 };
 
@@ -39,8 +39,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` steps of the total are done; `note` is shown at the end of the line. Cheap when it is
-  // not yet time for a new line.
+  // Shows that `done` steps of the total are done, with `note` at the end of the line. Cheap until
+  // it is time for a new line.
   void update(int64_t done, const std::string& note = "");
 
   // Ends the progress. On a terminal the line is erased, so that the caller's summary can replace
@@ -66,7 +66,7 @@ bool is_terminal(int file_descriptor);
 // Options for a stream that ends at `file_descriptor`.
 ProgressOptions terminal_options(int file_descriptor);
 
-// "0:07", "3:05", "1:02:03": seconds for people. Negative or absurd values give "-".
+// Formats seconds for people: "0:07", "3:05", "1:02:03". A negative or absurd value gives "-".
 std::string format_duration(double seconds);
 
 }  // namespace gpipe::command

@@ -1,4 +1,4 @@
-// run_command: the frame of every command with LibTorch, from its flags to its exit code.
+// run_command: runs a command that uses LibTorch, from its flags to its exit code.
 #ifndef GPIPE_COMMAND_RUN_H_
 #define GPIPE_COMMAND_RUN_H_
 
@@ -13,31 +13,32 @@
 
 namespace gpipe::command {
 
-// The message of an exception, without the C++ backtrace that LibTorch appends.
+// Returns the message of an exception, without the C++ backtrace that LibTorch appends.
 std::string message_of(const std::exception& error);
 
-// Whether it says that memory ran out: the CPU's or an accelerator's.
+// Whether the exception says that the CPU or an accelerator ran out of memory.
 bool is_out_of_memory(const std::exception& error);
 
-// What a process says of its wrong usage: nothing, if another one says it.
+// Returns the message of a process about wrong usage; empty if another process reports it.
 using SaysOfMistake = std::function<std::string(const std::exception& mistake)>;
 
-// run_main() (run_main.h), with these options, of a program with LibTorch: its waiting threads
-// sleep, and a reader that has seen enough does not end it.
+// Runs run_main() (run_main.h) for a program that uses LibTorch. Waiting threads sleep
+// (wait_policy.h), and a closed reader of standard output does not end the program.
 //
-// `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
-// found wrong before the work belongs there.
+// `prepare` checks the usage before the work. It throws std::invalid_argument or c10::ValueError
+// for wrong usage.
 //
-// Called first in main: it may start the program once more (wait_policy.h), and whatever was done
-// before is done again then.
+// Call it first in main: it may start the program a second time (wait_policy.h), which would repeat
+// whatever was done before.
 //
-// Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for anything else that
-// `prepare` or the work throws, and if what it has printed cannot be written.
+// Exit codes: 2 for wrong usage; 130 for Interrupted (interrupt.h); 1 for any other exception from
+// `prepare` or the work, and if the output cannot be written.
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::function<Work()>& prepare, const AbsentFlags& absent = {},
                 const SaysOfMistake& says = nullptr);
 
-// The same for a command whose flags `read` makes settings of, by which `run` works.
+// The same for a command whose flags are read into settings: `read` returns them and `run` works by
+// them.
 template <typename Settings>
 int run_command(int argc, const char* const* argv, const std::string& usage,
                 const std::common_type_t<std::function<Settings()>>& read,

@@ -10,7 +10,7 @@ namespace gpipe::command {
 namespace {
 
 int end_with(int code, const std::string& text) {
-  // Names and files of others may hold what a terminal takes for orders.
+  // Names and files of users may contain control sequences for a terminal.
   std::cerr << "error: " << text::shown(text, text::Letters::kAllOfLines) << std::endl;
   return code;
 }

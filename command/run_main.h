@@ -1,5 +1,5 @@
-// run_main: the frame of every program, from its flags to its exit code. Without LibTorch; programs
-// that have it begin with run_command (run.h).
+// run_main: runs a program from its flags to its exit code. Without LibTorch; a program that uses
+// LibTorch calls run_command() (run.h).
 #ifndef GPIPE_COMMAND_RUN_MAIN_H_
 #define GPIPE_COMMAND_RUN_MAIN_H_
 
@@ -12,39 +12,38 @@
 
 namespace gpipe::command {
 
-// What a program does once it is known; its result is the exit code. Null: nothing, with exit code
-// 0.
+// A program's work; it returns the exit code. Null: no work, exit code 0.
 using Work = std::function<int()>;
 
-// What this is, for --version.
+// The name of the project, for --version.
 inline constexpr char kProject[] = "GPipe for C++, no release yet";
 
 // 2 for std::invalid_argument, else 1.
 int exit_code_of(const std::exception& error);
 
-// In what programs differ.
+// The differences between programs.
 struct MainOptions {
   std::string version = kProject;  // the answer to --version
   AbsentFlags absent = {};
-  // The exit code of an error before the work: kUsageExitCode for wrong usage.
+  // The exit code for an error before the work: kUsageExitCode for wrong usage.
   std::function<int(const std::exception& error)> code = exit_code_of;
-  // What is said of an error.
+  // The message for an error.
   std::function<std::string(const std::exception& error)> message =
       [](const std::exception& error) { return error.what(); };
-  // What is said of wrong usage instead; nothing, if that is empty. Null: `message`.
+  // The message for wrong usage instead; if it is empty, nothing is printed. Null: `message`.
   std::function<std::string(const std::exception& mistake)> says = nullptr;
 };
 
-// Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
-// be done, and does that. Errors go to stderr.
+// Reads the command line, calls `prepare`, and does the work that `prepare` returns. `usage` begins
+// the answer to --help. Errors go to stderr.
 //
-// Exit codes: that of the work; `options.code` for what the flags or `prepare` throw; 130 for
-// Interrupted (interrupt.h) and 1 for anything else that the work throws; 1 if the answer to
-// --help, or what a work that went well has printed, cannot be written.
+// Exit codes: that of the work; `options.code` for an error in the flags or in `prepare`; 130 for
+// Interrupted (interrupt.h) and 1 for any other exception of the work; 1 if the answer to --help or
+// the output of successful work cannot be written.
 int run_main(int argc, const char* const* argv, const std::string& usage,
              const std::function<Work()>& prepare, const MainOptions& options = {});
 
-// The same for a program that finds out while it works: whatever `run` throws counts as thrown
+// The same for a program without a separate `prepare`: an exception of `run` counts as an error
 // before the work.
 int run_main(int argc, const char* const* argv, const std::string& usage, void (*run)());
 

@@ -88,7 +88,7 @@ TEST(RunMain, ProgramsMayHaveCodesAndWordsOfTheirOwn) {
   const Result mistake = run(throws(std::invalid_argument("give 3")), options);
   EXPECT_EQ(mistake.code, kUsageExitCode);
   EXPECT_EQ(mistake.errors, "error: so: give 3\n");
-  // Somebody else says it.
+  // Another process reports the mistake.
   options.says = [](const std::exception&) { return ""; };
   const Result silent = run(throws(std::invalid_argument("give 3")), options);
   EXPECT_EQ(silent.code, kUsageExitCode);

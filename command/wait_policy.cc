@@ -11,7 +11,7 @@
 namespace gpipe::command {
 namespace {
 
-// Some 25 microseconds, what it takes to wake a thread.
+// About 25 microseconds, the time to wake a thread.
 constexpr char kSpins[] = "1000";
 
 std::string contents(const char* file) {
@@ -19,7 +19,7 @@ std::string contents(const char* file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// A debugger keeps to the program that it has read.
+// A debugger would lose the program that it has read.
 bool is_traced() {
   const std::string status = contents("/proc/self/status");
   const std::string key = "\nTracerPid:\t";
@@ -53,7 +53,7 @@ void start_with_sleeping_threads(int argc, const char* const* argv) {
   if (setenv(kPolicy, "passive", 0) == 0 && setenv(kCount, kSpins, 0) == 0) {
     execv(path.c_str(), const_cast<char* const*>(argv));
   }
-  // Still here: it was removed or replaced since it was started, say.
+  // exec failed, for example because the program was removed or replaced since it started.
   unsetenv(kPolicy);
   unsetenv(kCount);
 }

@@ -1,4 +1,4 @@
-// wait_policy_program: what a command knows of itself, for wait_policy_test.sh.
+// wait_policy_program: prints what a command knows about itself, for wait_policy_test.sh.
 
 #include <unistd.h>
 

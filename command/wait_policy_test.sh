@@ -1,6 +1,6 @@
 #!/bin/bash
-# Commands soon wait asleep: OMP_WAIT_POLICY and GOMP_SPINCOUNT are there when OpenMP's library is loaded, and
-# nothing else is changed.
+# Commands let their waiting threads sleep: OMP_WAIT_POLICY and GOMP_SPINCOUNT are set when OpenMP's
+# library is loaded, and nothing else changes.
 #   wait_policy_test.sh PROGRAM
 set -u
 program=$1
@@ -11,7 +11,7 @@ unset OMP_WAIT_POLICY GOMP_SPINCOUNT
 # expect WORDS LOG: a line of the log.
 expect() { grep -q -x -e "$1" "$2" || fail "no line '$1'"; }
 
-# OMP_DISPLAY_ENV: what the library itself has read, each time that it is loaded.
+# With OMP_DISPLAY_ENV the library prints what it has read, each time that it is loaded.
 OMP_DISPLAY_ENV=verbose "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
 [ $? -eq 7 ] || fail "the exit code of the work"
 expect "policy passive" "$work/plain.log"
@@ -20,7 +20,7 @@ expect "word two words" "$work/plain.log"
 grep "OMP_WAIT_POLICY = " "$work/plain.log" | tail -n 1 | grep -q -i "passive" || fail "OpenMP's library did not read it"
 grep "GOMP_SPINCOUNT = " "$work/plain.log" | tail -n 1 | grep -q "'1000'" || fail "OpenMP's library did not read the count"
 
-# The name and the process stay.
+# The name and the process id stay.
 bash -c 'echo "pid $$" >"$1"; exec -a "another name" "$2"' - "$work/pid" "$program" >"$work/name.log" 2>&1 ||
   fail "under another name"
 expect "name another name" "$work/name.log"

@@ -1,4 +1,4 @@
-// wrong_value: what is wrong with the value of a flag.
+// wrong_value: makes the error for a wrong value of a flag.
 #ifndef GPIPE_COMMAND_WRONG_VALUE_H_
 #define GPIPE_COMMAND_WRONG_VALUE_H_
 
@@ -10,10 +10,10 @@
 
 namespace gpipe::command {
 
-// What the user wrote, as one line shows it (text/shown.h): "--batch=7". `flag` is without dashes.
+// Returns what the user wrote, in one line (text/shown.h): "--batch=7". `flag` is without dashes.
 std::string flag_text(absl::string_view flag, const absl::AlphaNum& value);
 
-// To be thrown: "--batch=7: `why`". The reason says what to give instead.
+// Returns an exception to throw: "--batch=7: `why`". `why` says what to give instead.
 std::invalid_argument wrong_value(absl::string_view flag, const absl::AlphaNum& value,
                                   absl::string_view why);
 

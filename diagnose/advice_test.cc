@@ -82,7 +82,7 @@ TEST(Advice, FewerMicroBatchesWhereEachIsExpensive) {
   const std::vector<Advice> advice = advise(slow, bad);
   ASSERT_EQ(advice.size(), 1u);
   EXPECT_EQ(advice[0].change, Change::kChunks);
-  // (m + 1) (16 / m + 4) is least.
+  // (m + 1) (16 / m + 4) is smallest for m = 2.
   EXPECT_EQ(advice[0].setup.chunks, 2);
   EXPECT_DOUBLE_EQ(advice[0].speed_up, (17.0 * 5) / (3 * 12));
   // The prediction is in measured seconds.

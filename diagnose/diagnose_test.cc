@@ -133,7 +133,7 @@ TEST(Diagnose, FindsFillAndDrain) {
   // The layers sleep so long that waking up late matters little.
   const Diagnosis d =
       diagnose_sleepers(sleeper(15 * kMs), sleeper(15 * kMs), 2, Checkpoint::kNever, {8});
-  // Half as much again as the work of each.
+  // Filling and draining take half as long as each worker's work.
   EXPECT_GT(d.seconds(Cause::kFillAndDrain), least_work(d) / 4);
   EXPECT_LT(d.seconds(Cause::kFillAndDrain), least_work(d));
   expect_exact_sum(d);
@@ -353,7 +353,7 @@ TEST(Diagnose, AnotherScheduleIsKnownByItsName) {
   EXPECT_EQ(named(StepOptions().schedule(schedule_by_name("zb-h2"))), "zb-h2");
   // Both stages on one worker.
   EXPECT_EQ(named(StepOptions().schedule(sequential)), "sequential");
-  // The same, except for the last two micro-batches, which go side by side.
+  // A sequential schedule except for the last two micro-batches, which overlap.
   EXPECT_EQ(named(StepOptions().schedule(Schedule::from_text(
                 "stages 2\nmicro_batches 4\nworker 0: F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1 F0.2 "
                 "F0.3 F1.2 F1.3 B1.2 B1.3 B0.2 B0.3\n"))),

@@ -177,7 +177,7 @@ TEST(GPipeTest, PrintsItsCut) {
   EXPECT_THAT(text.str(), HasSubstr("\n  partition 0 on cpu: layer 0, 16 parameters"
                                     "\n  partition 1 on cpu: layers 1 to 2, 20 parameters"
                                     "\n  partition 2 on cpu: layers 3 to 4, 4 parameters"));
-  // The part that LibTorch prints.
+  // The lines of the layers, which LibTorch prints.
   EXPECT_THAT(text.str(), HasSubstr("(0): torch::nn::Linear(in_features=3"));
 }
 
@@ -441,7 +441,7 @@ TEST(GPipeTest, LoadRefusesACheckpointOfAnotherModelAndChangesNothing) {
   expect_refused(nn::Sequential(nn::Linear(4, 5), nn::BatchNorm1d(5), nn::Linear(5, 3),
                                 nn::Linear(3, 3), nn::ReLU()),
                  HasSubstr("the pipeline has no layers '3', '4'"));
-  // Without the running statistics: LibTorch itself names what is missing.
+  // The running statistics are missing, which LibTorch itself reports.
   expect_refused(
       nn::Sequential(nn::Linear(4, 5), nn::LayerNorm(nn::LayerNormOptions({5})), nn::Linear(5, 3)),
       AllOf(HasSubstr("running_mean"), HasSubstr("nothing was loaded")));

@@ -25,7 +25,8 @@ struct GradScalerOptions {
   TORCH_ARG(bool, enabled) = true;
 };
 
-// What a GradScaler goes on from. A value type; Progress (gpipe/saving/saving.h) keeps it.
+// The state from which a GradScaler continues. A value type; Progress (gpipe/saving/saving.h) keeps
+// it.
 struct GradScalerState {
   double scale = 65536;      // a float32's value
   int64_t growth_steps = 0;  // steps in a row without an infinity

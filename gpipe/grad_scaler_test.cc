@@ -49,7 +49,7 @@ void set_gradients(GPipe& pipe, double last) {
   pipe->parameters().back().mutable_grad().fill_(last);
 }
 
-// Counts its steps.
+// An optimizer that counts its steps.
 struct Steps {
   int64_t made = 0;
   void step() { ++made; }
@@ -190,7 +190,7 @@ TEST(GradScaler, DoesNothingWhereItIsNotEnabled) {
   scaler.update();
   EXPECT_EQ(scaler.scale(), 1);
   EXPECT_EQ(steps.made, 1);
-  // As torch.amp.GradScaler: the order of calls is nobody's concern.
+  // As in torch.amp.GradScaler, a disabled scaler does not check the order of calls.
   EXPECT_TRUE(scaler.unscale_());
   EXPECT_TRUE(scaler.step(steps));
   EXPECT_TRUE(scaler.step(steps));
@@ -229,7 +229,7 @@ TEST(GradScaler, RefusesOptionsThatAreOutOfBounds) {
                             StepOptions().loss_scale(wrong)),
                  c10::ValueError);
   }
-  // No float32 divides gradients by it.
+  // The inverse of this factor is not a finite float32.
   EXPECT_THROW(GradScaler(pipe, GradScalerOptions().init_scale(1e-40)), c10::ValueError);
   EXPECT_THROW(GradScaler(pipe).load({1e-40, 0}), c10::ValueError);
   EXPECT_THROW(GradScaler(pipe, GradScalerOptions().growth_factor(1)), c10::ValueError);

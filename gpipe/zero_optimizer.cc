@@ -2,11 +2,16 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gpipe/internal/call/together.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
@@ -18,26 +23,55 @@
 namespace gpipe {
 namespace {
 
+// "0.001 0.01": by group. The digits tell any two doubles apart.
+std::string rates_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<std::string> rates;
+  for (const auto& group : optimizer.param_groups()) {
+    try {
+      rates.push_back(absl::StrFormat("%.17g", group.options().get_lr()));
+    } catch (const c10::Error&) {
+      rates.emplace_back("none");  // a user's options that do not override get_lr()
+    }
+  }
+  return absl::StrJoin(rates, " ");
+}
+
+// Throws FoundByAll if two ranks have the same rates at the beginning and different ones now.
+// Groups that were made differently (a rate for each layer, say) cannot be compared.
+void check_rates(const std::vector<std::string>& first, const std::vector<std::string>& now) {
+  for (size_t rank = 1; rank < now.size(); ++rank) {
+    for (size_t other = 0; other < rank; ++other) {
+      if (first[rank] != first[other] || now[rank] == now[other]) continue;
+      internal::found_by_all(absl::StrCat(
+          "ZeroOptimizer::step: the learning rates of the groups are ", now[other], " on rank ",
+          other, " and ", now[rank], " on rank ", rank, ", and were ", first[rank],
+          " on both when the optimizer was made: set them on all ranks alike "
+          "(param_groups(), or a scheduler that each rank steps)"));
+    }
+  }
+}
+
 // Which parameters their owners' optimizers may change now, agreed on by all processes:
 // [parameter] the owner, or internal::kNobody. Optimizers change every parameter that has a
 // gradient, even one that was frozen since. Throws FoundByAll if replicas have different
-// parameters, or have frozen different ones.
+// parameters, or have frozen different ones, and as check_rates() does.
 std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
-                                       std::vector<int64_t> owners) {
-  std::string own = internal::form_of(parameters) + " ";
+                                       std::vector<int64_t> owners, const std::string& first_rates,
+                                       const std::string& rates) {
+  std::string own = internal::form_of(parameters) + "\n" + first_rates + "\n" + rates + "\n";
   for (const at::Tensor& parameter : parameters) {
     own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }
-  std::vector<std::string> forms;    // [rank]
-  std::vector<std::string> changes;  // [rank][parameter]
+  std::array<std::vector<std::string>, 4> lines;  // [line][rank]; the last by parameter
   for (const std::string& text :
        internal::exchange_long(*world.processes(), "the parameters", own)) {
-    const size_t space = text.rfind(' ');
-    forms.push_back(text.substr(0, space));
-    changes.push_back(text.substr(space + 1));
+    const std::vector<std::string> parts = absl::StrSplit(text, '\n');
+    for (size_t k = 0; k < lines.size(); ++k) lines[k].push_back(parts.at(k));
   }
+  const auto& [forms, first, now, changes] = lines;
   internal::check_forms(world, "the parameters", forms);
+  check_rates(first, now);
   for (size_t k = 0; k < parameters.size(); ++k) {
     const int64_t owner = world.rank_of(owners[k], world.process());
     if (changes.at(static_cast<size_t>(owner)).at(k) == '0') owners[k] = internal::kNobody;
@@ -48,19 +82,27 @@ std::vector<int64_t> owners_of_changes(const World& world,
 }  // namespace
 
 ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
-    : pipe_(std::move(pipe)),
+    : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), nullptr),
+      pipe_(std::move(pipe)),
       parameters_(pipe_->local_parameters()),
       owners_(internal::owners_of(pipe_->world(), parameters_)) {
   TORCH_CHECK_VALUE(make != nullptr, "ZeroOptimizer was given an empty function");
   const World& world = pipe_->world();
   std::unordered_set<const c10::TensorImpl*> own;
+  std::vector<at::Tensor> others;
   for (size_t k = 0; k < parameters_.size(); ++k) {
-    if (owners_[k] != world.replica()) continue;
+    if (owners_[k] != world.replica()) {
+      others.push_back(parameters_[k]);
+      continue;
+    }
     owned_.push_back(parameters_[k]);
     own.insert(parameters_[k].unsafeGetTensorImpl());
   }
   optimizer_ = make(owned_);
   TORCH_CHECK_VALUE(optimizer_ != nullptr, "the function of ZeroOptimizer returned no optimizer");
+  TORCH_CHECK_VALUE(!optimizer_->param_groups().empty(),
+                    "the function of ZeroOptimizer made an optimizer without groups: make the same "
+                    "groups on all ranks, also where a group has no parameters");
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       TORCH_CHECK_VALUE(own.count(parameter.unsafeGetTensorImpl()) != 0,
@@ -68,19 +110,53 @@ ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
                         parameter.sizes(),
                         " that it was not given: other replicas keep the states of the others");
     }
+    param_groups_.push_back(group);
+  }
+  std::vector<at::Tensor>& first = param_groups_.front().params();
+  first.insert(first.end(), others.begin(), others.end());
+  defaults_ = param_groups_.front().options().clone();
+  first_rates_ = rates_of(*this);
+}
+
+void ZeroOptimizer::give_options() const {
+  const auto count = [](const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+    size_t parameters = 0;
+    for (const auto& group : groups) parameters += group.params().size();
+    return parameters;
+  };
+  std::vector<torch::optim::OptimizerParamGroup>& groups = optimizer_->param_groups();
+  const size_t here = count(param_groups_);
+  const size_t expected = parameters_.size() - owned_.size() + count(groups);
+  TORCH_CHECK_VALUE(param_groups_.size() == groups.size() && here == expected,
+                    "groups or parameters of a ZeroOptimizer were added or taken away: ",
+                    param_groups_.size(), " groups of ", here, " parameters, not ", groups.size(),
+                    " of ", expected, "; the function that it was made with makes the groups");
+  for (size_t k = 0; k < groups.size(); ++k) {
+    groups[k].set_options(param_groups_[k].options().clone());
   }
 }
 
-void ZeroOptimizer::step() {
+void ZeroOptimizer::take_options() {
+  for (size_t k = 0; k < param_groups_.size(); ++k) {
+    param_groups_[k].set_options(optimizer_->param_groups().at(k).options().clone());
+  }
+}
+
+torch::Tensor ZeroOptimizer::step(LossClosure closure) {
   const World& world = pipe_->world();
   internal::Processes* const processes = world.processes().get();
   internal::in_call(processes, [&] {
+    TORCH_CHECK_VALUE(closure == nullptr,
+                      "ZeroOptimizer::step takes no closure: call the pipeline's step before it");
     // Refuses, and names the processes that are in another call, before anything is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
                                         *pipe_->pipeline_, *pipe_);
+    give_options();
     std::vector<int64_t> owners;
-    if (world.replicas() > 1) owners = owners_of_changes(world, parameters_, owners_);
+    if (world.replicas() > 1) {
+      owners = owners_of_changes(world, parameters_, owners_, first_rates_, rates_of(*this));
+    }
     // If one of the replicas throws, the others may have updated their parameters.
     pipe_->pipeline_->set_replicas_may_differ(world.replicas() > 1);
     optimizer_->step();
@@ -93,6 +169,17 @@ void ZeroOptimizer::step() {
     pipe_->pipeline_->set_replicas_may_differ(false);
     return true;
   });
+  return {};
+}
+
+void ZeroOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  give_options();
+  optimizer_->save(archive);
+}
+
+void ZeroOptimizer::load(torch::serialize::InputArchive& archive) {
+  optimizer_->load(archive);
+  take_options();
 }
 
 void ZeroOptimizer::zero_grad(bool set_to_none) {

@@ -231,8 +231,8 @@ void prove(c10::DeviceType type) {
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
   throw std::logic_error(
       "memory on " + name +
-      " cannot be counted: an allocator that does not hand on to the one before it was put in "
-      "front of the counting one (c10::SetAllocator with priority 255, or another CUDA allocator); "
+      " cannot be counted: another allocator was put in front of the counting one and does not "
+      "pass requests on to it (c10::SetAllocator with priority 255, or another CUDA allocator); "
       "put it there before the first profile, memory plan, StageMemory or "
       "gpipe::install_meta_devices of the process, or leave it out");
 }

@@ -18,7 +18,7 @@
 namespace gpipe::machine {
 namespace {
 
-// Quota and period, in microseconds; "max" or -1: no quota.
+// Divides a quota by its period, both in microseconds. None for "max" or -1, which mean no quota.
 std::optional<double> ratio(const std::string& quota, double period) {
   char* end = nullptr;
   const double time = std::strtod(quota.c_str(), &end);
@@ -26,7 +26,7 @@ std::optional<double> ratio(const std::string& quota, double period) {
   return time / period;
 }
 
-// The quota of one control group; no value if it has none, or these files are not there.
+// The quota of one control group. None if it has no quota, or if these files do not exist.
 std::optional<double> quota_v2(const std::string& group) {
   std::ifstream file(group + "/cpu.max");
   std::string quota;
@@ -43,9 +43,9 @@ std::optional<double> quota_v1(const std::string& group) {
   return ratio(quota, period);
 }
 
-// A line of /proc/self/cgroup: "4:cpu,cpuacct:/path"; of the second version "0::/path".
+// A line of /proc/self/cgroup: "4:cpu,cpuacct:/path", or "0::/path" in cgroup v2.
 struct Group {
-  std::string controllers;  // empty: the second version
+  std::string controllers;  // empty: cgroup v2
   std::string path;
 };
 
@@ -57,14 +57,14 @@ bool has_cpu(const std::string& controllers) {
   return false;
 }
 
-// The folder's device and number there, which all mounts and namespaces give it alike.
+// The folder's device and inode number, which are the same in all mounts and namespaces.
 std::string file_number(const std::string& folder) {
   struct stat status {};
   if (stat(folder.c_str(), &status) != 0) return folder;
   return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
 }
 
-// Those that give cores.
+// The groups that limit CPU time.
 std::vector<Group> groups_in(const std::string& file) {
   std::vector<Group> groups;
   std::ifstream lines(file);
@@ -81,8 +81,8 @@ std::vector<Group> groups_in(const std::string& file) {
 }  // namespace
 
 std::vector<int> usable_core_numbers() {
-  // It fails with EINVAL while the set is smaller than the system's own, which may have more than
-  // the 1,024 cores that cpu_set_t has room for.
+  // sched_getaffinity() fails with EINVAL if the set is smaller than the system's, which may have
+  // more than the 1,024 cores of a cpu_set_t.
   for (int room = 1024; room <= 1 << 20; room *= 2) {
     std::vector<unsigned long> words(CPU_ALLOC_SIZE(room) / sizeof(unsigned long));
     auto* const set = reinterpret_cast<cpu_set_t*>(words.data());
@@ -100,16 +100,16 @@ std::vector<int> usable_core_numbers() {
                            std::string(std::strerror(errno)));
 }
 
-// A container sees its own group as the root, or the host's path to it, which its mount does not
-// have: so each part of the path is tried, up to the root.
+// A container sees its own group as the root, or it sees the host's path, which does not exist in
+// its mount. So each parent of the path is tried, up to the root.
 std::vector<Quota> core_quotas(const std::string& file, const std::string& folder) {
   std::vector<Quota> quotas;
   for (const Group& group : groups_in(file)) {
     const auto& [controllers, own_path] = group;
     const bool is_v2 = controllers.empty();
     std::string mount = folder + (is_v2 ? "" : "/" + controllers);
-    // Older systems list the controllers in another order than in the folder's name, and have a
-    // link of each controller's own.
+    // On older systems the folder's name may list the controllers in another order. Each controller
+    // then has a link of its own.
     if (!is_v2 && !std::filesystem::exists(mount)) mount = folder + "/cpu";
     for (std::string path = own_path;; path.resize(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();

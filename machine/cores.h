@@ -1,4 +1,4 @@
-// usable_cores: how many cores this process may use.
+// cores: how many cores this process may use.
 #ifndef GPIPE_MACHINE_CORES_H_
 #define GPIPE_MACHINE_CORES_H_
 
@@ -9,36 +9,37 @@
 
 namespace gpipe::machine {
 
-// The numbers of the cores of the calling thread's affinity (taskset, a batch system's share),
-// ascending. Throws std::runtime_error where the system does not say.
+// Returns the numbers of the cores in the calling thread's affinity (set by taskset or a batch
+// system), ascending. Throws std::runtime_error if the system does not tell them.
 std::vector<int> usable_core_numbers();
 
-// A limit of time that a control group sets to its processes and those of the groups below it.
+// A limit of CPU time that a control group sets for its processes and those of its subgroups.
 struct Quota {
-  // Names the group: equal in two processes of one machine if both are under its limit, also where
-  // their containers have other paths to it.
+  // The group's identity: equal in two processes of one machine if both are under its limit, even
+  // if their containers reach the group by different paths.
   std::string group;
-  double cores = 0;  // of time
+  double cores = 0;  // CPU time per time
 };
 
-// The limits of this process's control group and those above it (cgroup v2 `cpu.max`, v1
-// `cpu.cfs_quota_us` by `cpu.cfs_period_us`), as with `docker run --cpus=1.5`. Empty: as many cores
-// as there are. `file` and `folder` are for tests.
+// Returns the limits of this process's control group and the groups above it (cgroup v2 `cpu.max`,
+// v1 `cpu.cfs_quota_us` by `cpu.cfs_period_us`), as set by `docker run --cpus=1.5`. Empty: no
+// limit. `file` and `folder` are for tests.
 std::vector<Quota> core_quotas(const std::string& file = "/proc/self/cgroup",
                                const std::string& folder = "/sys/fs/cgroup");
-// The least of them, if there is one.
+// Returns the smallest of these limits, if there is one.
 std::optional<double> core_quota(const std::string& file = "/proc/self/cgroup",
                                  const std::string& folder = "/sys/fs/cgroup");
 
-// `cores`, or as many as a quota has whole ones, at least one. A thread more than the quota stands
-// still for a part of each period, and the threads that share an operator with it wait.
+// Returns `cores`, or the whole cores of a smaller quota, at least one. With a thread more than the
+// quota, threads stand still for a part of each period, and the others of the same operator wait
+// for them.
 int64_t within_quota(int64_t cores, std::optional<double> quota);
 
-// The cores of the affinity, within the quota: at least one. Not those of the machine, as
-// std::thread::hardware_concurrency() counts.
+// Returns the number of cores in the affinity, within the quota: at least one.
+// std::thread::hardware_concurrency() counts the machine's cores instead.
 int64_t usable_cores();
 
-// The cores of the machine, whatever the affinity and the quotas of this process.
+// Returns the number of the machine's cores, regardless of this process's affinity and quotas.
 int64_t machine_cores();
 
 }  // namespace gpipe::machine

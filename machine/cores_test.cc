@@ -29,8 +29,7 @@ TEST(UsableCores, AreThoseOfTheAffinity) {
   }).join();
 }
 
-// The quota by these files, below a folder of their own, and what the process is told of its
-// groups.
+// The quota for these files in a temporary folder. `groups` is the content of /proc/self/cgroup.
 std::optional<double> quota(const std::string& groups,
                             const std::vector<std::pair<std::string, std::string>>& files) {
   static int count = 0;
@@ -55,7 +54,7 @@ TEST(CoreQuota, OfTheSecondVersion) {
   EXPECT_EQ(quota(self, {{"/a/cpu.max", "50000 100000"}, {"/a/b/cpu.max", "max 100000"}}), 0.5);
   EXPECT_EQ(quota(self, {{"/a/cpu.max", "200000 100000"}, {"/a/b/cpu.max", "300000 100000"}}), 2);
   EXPECT_EQ(quota(self, {{"/a/other/cpu.max", "100000 100000"}}), std::nullopt);
-  // In a container, which sees its own group as the root.
+  // A container sees its own group as the root.
   EXPECT_EQ(quota("0::/\n", {{"/cpu.max", "400000 100000"}}), 4);
   EXPECT_EQ(quota("0::/docker/123\n", {{"/cpu.max", "400000 100000"}}), 4);
 }
@@ -69,7 +68,7 @@ TEST(CoreQuota, OfTheFirstVersion) {
   EXPECT_EQ(quota("4:cpu:/host/path\n",
                   {{"/cpu/cpu.cfs_quota_us", "50000"}, {"/cpu/cpu.cfs_period_us", "25000"}}),
             2);
-  // CentOS 7 says cpuacct,cpu, and has cpu,cpuacct and links to it.
+  // CentOS 7 lists cpuacct,cpu, but its folder is cpu,cpuacct, with links to it.
   EXPECT_EQ(quota("4:cpuacct,cpu:/a\n",
                   {{"/cpu/a/cpu.cfs_quota_us", "75000"}, {"/cpu/a/cpu.cfs_period_us", "25000"}}),
             3);

@@ -75,7 +75,7 @@ TEST(MetaDevices, RangesInALayer) {
              [](const Tensors& out, const Tensors&) { return out.at(0).mean(); });
 }
 
-// The same layers where values exist, in a process that has meta devices.
+// Runs the same layers on the CPU, in a process that has meta devices.
 TEST(MetaDevices, RangesHaveTheirValuesElsewhere) {
   install_meta_devices();
   struct PositionsImpl : torch::nn::Module {

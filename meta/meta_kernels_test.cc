@@ -33,7 +33,7 @@ TEST(InstallMetaKernels, AddsWhatIsMissingAndReplacesNothing) {
                                 __LINE__);
   earlier.impl("relu", &other_relu);
 
-  // Two threads, as nothing forbids.
+  // Two threads may install the kernels at the same time.
   std::thread other([] { install_meta_kernels(); });
   install_meta_kernels();
   other.join();

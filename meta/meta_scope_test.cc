@@ -179,7 +179,7 @@ TEST(MetaScope, MakesWhatHasNoDeviceOnMeta) {
   EXPECT_THAT(random_state(), EqualsBitwise(state));
 }
 
-TEST(MetaScope, InitialisersDoNothing) {
+TEST(MetaScope, InitializersDoNothing) {
   const at::Tensor state = random_state();
   const MetaScope scope;
   const at::Tensor weight = torch::empty({1 << 20, 1 << 20, 3});

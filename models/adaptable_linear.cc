@@ -55,7 +55,7 @@ at::Tensor LowRankAdapterImpl::lengths(const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor LowRankAdapterImpl::change() const {
-  // As peft has it: products of two bytes are computed in four on CPUs.
+  // As in peft: on CPUs, products of 2-byte types are computed in 4-byte ones.
   const bool widened =
       B.is_cpu() && (B.scalar_type() == at::kHalf || B.scalar_type() == at::kBFloat16);
   if (!widened) return at::mm(B, A) * shape_.scaling;
@@ -78,7 +78,7 @@ at::Tensor LowRankAdapterImpl::adapted(const at::Tensor& input, const at::Tensor
   }
   at::Tensor length;
   {
-    // The rows' lengths count as constants (section 4.3 of the paper).
+    // The lengths of the rows are taken as constants (section 4.3 of the DoRA paper).
     const torch::NoGradGuard no_grad;
     length = lengths(rows_of(weight).to(x.scalar_type()),
                      shape_.scaling * at::mm(B, A).to(x.scalar_type()));

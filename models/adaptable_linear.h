@@ -18,15 +18,15 @@ namespace gpipe::models {
 
 namespace internal {
 
-// What an adapter is. A value type.
+// The name, place and options of an adapter. A value type.
 struct AdapterShape {
-  std::string name;            // of what it adapts, as files and patterns have it
+  std::string name;            // of the adapted layer, as in files and patterns
   int64_t begin = 0, end = 0;  // the rows of the weight
   int64_t rank = 1;
-  double scaling = 1;  // what the product is multiplied with
+  double scaling = 1;  // the factor of the product
   double dropout = 0;
   bool dora = false;
-  // Files have the weight of (in, out). Sums over its rows are then in another order.
+  // Whether files have the weight as (in, out). Sums over its rows are then in another order.
   bool transposed = false;
 };
 
@@ -35,16 +35,17 @@ struct AdapterShape {
 // its order.
 class LowRankAdapterImpl : public torch::nn::Cloneable<LowRankAdapterImpl> {
  public:
-  // For this weight, (out, in). A weight of less than 32 bits gets an adapter of float32.
+  // `weight`: the weight that is adapted, (out, in). One of less than 32 bits gets an adapter of
+  // float32.
   LowRankAdapterImpl(AdapterShape shape, const at::Tensor& weight);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  // A is drawn and B is 0, so nothing is changed at first.
+  // Initializes the adapter: A is drawn and B is 0, so it changes nothing at first.
   void draw(const at::Tensor& weight);
 
-  // What comes in the place of `result`, these rows of the layer's output. `weight`, `bias`: all of
-  // the layer's, the bias undefined if there is none.
+  // Returns what replaces `result`, the adapted rows of the layer's output. `weight`, `bias`: those
+  // of the whole layer; the bias is undefined if there is none.
   at::Tensor adapted(const at::Tensor& input, const at::Tensor& result, const at::Tensor& weight,
                      const at::Tensor& bias);
   // Writes the merged rows into `weight`.
@@ -58,7 +59,7 @@ class LowRankAdapterImpl : public torch::nn::Cloneable<LowRankAdapterImpl> {
   at::Tensor rows_of(const at::Tensor& tensor) const {
     return tensor.slice(0, shape_.begin, shape_.end);
   }
-  // (rows), of the rows of weight + product.
+  // The lengths of the rows of weight + product: (rows).
   at::Tensor lengths(const at::Tensor& weight, const at::Tensor& product) const;
   at::Tensor change() const;  // (rows, in)
 
@@ -89,15 +90,17 @@ class AdaptableLinearImpl : public torch::nn::Cloneable<AdaptableLinearImpl> {
 
   at::Tensor forward(const at::Tensor& input);
 
-  // By rows; no two share one. Throws c10::ValueError if there are adapters already.
+  // Adds adapters for ranges of rows that do not overlap. Throws c10::ValueError if there are
+  // adapters already.
   void add_adapters(std::vector<internal::AdapterShape> shapes);
   void remove_adapters();
   void merge_and_remove_adapters();
   const std::vector<internal::LowRankAdapter>& adapters() const { return adapters_; }
 
-  // Writes the adapters into the weight, of which a copy is kept; nothing, if that is so already.
+  // Writes the adapters into the weight, and keeps a copy of the former weight. Does nothing if
+  // they are merged already.
   void merge();
-  // The weight's bits from before.
+  // Restores the weight's bits from before merge().
   void unmerge();
   bool is_merged() const { return unmerged_.defined(); }
 

@@ -106,7 +106,7 @@ class StemImpl : public torch::nn::Cloneable<StemImpl> {
 };
 TORCH_MODULE(Stem);
 
-// What both kinds of cell share; `Derived` adds forward.
+// The common part of both kinds of cells; `Derived` adds forward.
 template <typename Derived>
 class CellBase : public torch::nn::Cloneable<Derived> {
  public:

@@ -29,7 +29,7 @@ struct AmoebaNetDOptions {
 // Takes images of shape [batch, 3, side, side], where side is a multiple of 32 from 224 to 416.
 // Gives scores of shape [batch, num_classes].
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::amoebanetd(AmoebaNetDOptions().num_layers(36).num_filters(544));

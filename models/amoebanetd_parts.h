@@ -1,4 +1,4 @@
-// amoebanetd_parts: what the AmoebaNet-D of today and that of July 2019 share.
+// amoebanetd_parts: the common parts of today's AmoebaNet-D and that of July 2019.
 #ifndef MODELS_AMOEBANETD_PARTS_H_
 #define MODELS_AMOEBANETD_PARTS_H_
 
@@ -37,7 +37,7 @@ struct Genotype {
 
 using Pair = torch::ExpandingArray<2>;
 
-// Without a bias.
+// A convolution without a bias.
 torch::nn::Conv2d conv(int64_t in, int64_t out, Pair kernel, Pair stride = 1, Pair padding = 0);
 
 // No ReLU here is in-place: several operations read the same state.
@@ -68,8 +68,8 @@ class FactorizedReduceImpl : public torch::nn::Cloneable<FactorizedReduceImpl> {
 };
 TORCH_MODULE(FactorizedReduce);
 
-// Scores of a cell's output, which is tensor `from` of the two that it gives. `linear_name` is the
-// linear layer's.
+// Computes scores from a cell's output, which is tensor `from` of the two that the cell returns.
+// `linear_name` is the name of the linear layer.
 class ClassifierImpl : public torch::nn::Cloneable<ClassifierImpl> {
  public:
   ClassifierImpl(int64_t channels, int64_t num_classes, const std::string& linear_name,
@@ -98,7 +98,7 @@ struct CellOptions {
 // The options of one cell after the other. A reduction cell doubles the channels.
 class CellWidths {
  public:
-  // `channels`: what the stem gives.
+  // `channels`: the channels of the stem's output.
   explicit CellWidths(int64_t channels) : channels_(channels) {}
 
   // `joined`: how many states the cell concatenates.

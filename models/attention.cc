@@ -21,7 +21,7 @@ at::Tensor hidden_pairs(int64_t tokens, const at::Tensor& documents, int64_t win
   return hidden.logical_or(documents.unsqueeze(2).ne(documents.unsqueeze(1))).unsqueeze(1);
 }
 
-// With a mask of the pairs that are hidden; undefined: each token sees those up to it.
+// Attention with a mask of the hidden pairs; undefined: each token sees those up to it.
 at::Tensor fused_attention(const at::Tensor& queries, const at::Tensor& keys,
                            const at::Tensor& values, const at::Tensor& hidden,
                            const AttentionOptions& options) {
@@ -44,7 +44,8 @@ at::Tensor written_out_attention(const at::Tensor& queries, const at::Tensor& ke
   at::Tensor weights =
       at::matmul(queries.reshape({rows, kv_heads, group * tokens, size}), keys.transpose(2, 3));
   if (group > 1) hidden = at::cat(std::vector<at::Tensor>(group, hidden), -2);
-  // In place, for this is the largest tensor of a layer; not on a view of it, which would copy it.
+  // Scales in place, since this is the largest tensor of a layer, and not through a view, which
+  // would copy it.
   weights.mul_(options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(size)));
   if (options.soft_cap > 0) weights = weights.div_(options.soft_cap).tanh_() * options.soft_cap;
   weights.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
@@ -85,13 +86,13 @@ at::Tensor positions_in(const at::Tensor& documents) {
   const at::Tensor places = at::arange(tokens, documents.options().dtype(at::kLong));
   if (tokens == 0) return places.expand_as(documents);
   const at::Tensor changes = documents.slice(1, 1).ne(documents.slice(1, 0, -1));
-  // Each token's place less that of the last change up to it.
+  // The place of each token minus that of the last change up to it.
   const at::Tensor starts = at::constant_pad_nd(places.slice(0, 1) * changes, {1, 0});
   return places - std::get<0>(starts.cummax(1));
 }
 
 at::Tensor lengths_in(const at::Tensor& documents) {
-  // A place, that counted from the end, and the token itself.
+  // The place from the start, the place from the end, and the token itself.
   return positions_in(documents) + positions_in(documents.flip(1)).flip(1) + 1;
 }
 

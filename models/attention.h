@@ -11,11 +11,11 @@ namespace gpipe::models::internal {
 
 struct AttentionOptions {
   double dropout = 0;            // of the weights; 0 in evaluation
-  bool float32_softmax = false;  // whatever the type of the queries
+  bool float32_softmax = false;  // the softmax is in float32, whatever the type of the queries
   bool fused = false;            // by LibTorch's scaled_dot_product_attention
   double scale = 0;              // of the products; 0: 1 / sqrt(D)
-  double soft_cap = 0;           // they become cap * tanh(product / cap); 0: none. Not if `fused`
-  int64_t window = 0;            // a token sees itself and the window - 1 before it; 0: all
+  double soft_cap = 0;  // products become cap * tanh(product / cap); 0: no cap. Not if `fused`
+  int64_t window = 0;   // a token sees itself and the window - 1 before it; 0: all
 };
 
 // Queries (N, heads, T, D), keys and values (N, kv_heads, T, D) -> (N, heads, T, D). Heads k *
@@ -27,9 +27,9 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const at::Tensor& documents,
                             const AttentionOptions& options);
 
-// The same for tokens behind others: queries (N, heads, T, D) of tokens at `places`, (N, T), and
-// keys and values (N, kv_heads, S, D) of the places 0 to S - 1, of which a token sees those up to
-// its own.
+// The same for tokens that continue a text: queries (N, heads, T, D) of the tokens at `places`, (N,
+// T), with keys and values (N, kv_heads, S, D) of the places 0 to S - 1. A token sees the places up
+// to its own.
 at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
                            const at::Tensor& keys, const at::Tensor& values,
                            const AttentionOptions& options);
@@ -38,7 +38,8 @@ at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
 // the first token of a row and wherever the number changes.
 at::Tensor positions_in(const at::Tensor& documents);
 
-// How many tokens the document of each has, (N, T), for documents that lie one behind another.
+// For each token the number of tokens in its document, (N, T), for documents that lie one behind
+// another.
 at::Tensor lengths_in(const at::Tensor& documents);
 
 }  // namespace gpipe::models::internal

@@ -15,7 +15,7 @@ using gpipe::testing::EqualsBitwise;
 
 at::Tensor numbers(at::IntArrayRef shape) { return at::randn(shape, at::kDouble); }
 
-// The definition, one token after another.
+// Attention by its definition, one token after another.
 at::Tensor by_hand(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                    const at::Tensor& documents, const AttentionOptions& options = {}) {
   at::Tensor result = at::zeros_like(queries);
@@ -152,7 +152,7 @@ TEST(CausalAttention, GradientsFlowToAll) {
         .sum()
         .backward();
     for (const at::Tensor& leaf : leaves) {
-      // Against a central difference in one direction.
+      // Compares with a central difference in one direction.
       const at::Tensor direction = at::randn_like(leaf);
       const auto loss = [&](double step) {
         const at::NoGradGuard no_grad;

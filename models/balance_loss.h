@@ -1,4 +1,5 @@
-// balance_loss: what keeps the routers of a mixture of experts from giving all tokens to a few.
+// balance_loss: a loss that keeps the routers of a mixture of experts from giving all tokens to a
+// few of them.
 #ifndef MODELS_BALANCE_LOSS_H_
 #define MODELS_BALANCE_LOSS_H_
 
@@ -8,14 +9,14 @@
 
 namespace gpipe::models {
 
-// The experts' count times the sum over experts of the part of tokens that an expert gets, times
-// its mean probability (Fedus et al., "Switch Transformers", 2021), over all blocks together; that
-// is `per_token` where all get as many. A float32 scalar, as Python's `transformers` computes it
-// (aux_loss). `router_logits`: (rows, tokens, blocks, experts), the second output of a model with
-// router_logits(true).
+// The number of experts times the sum, over the experts, of an expert's share of the tokens times
+// its mean probability (Fedus et al., "Switch Transformers", 2021), over all blocks together. It is
+// `per_token` if all experts get the same number of tokens. A float32 scalar, as Python's
+// `transformers` computes it (aux_loss). `router_logits`: (rows, tokens, blocks, experts), the
+// second output of a model with router_logits(true).
 //
-// It is not linear in the tokens. In a pipeline it is that of each micro-batch, as in a plain loop
-// over micro-batches, and not that of the mini-batch.
+// It is not linear in the tokens. In a pipeline it is computed for each micro-batch, as in a plain
+// loop over micro-batches, and not for the mini-batch.
 //
 // Throws c10::ValueError for router logits of another shape and a per_token that they do not allow.
 //

@@ -1,6 +1,7 @@
-// BlockOptions: what the blocks of a language model are made of: norms, attention, positions, MLP.
+// BlockOptions: the parts of a language model's blocks: norms, attention, positions, MLP.
 //
-// Families of models (models/families.h) are such descriptions, and names of fields and weights.
+// A family of models (models/families.h) consists of such options and of names of fields and
+// weights.
 #ifndef MODELS_BLOCK_OPTIONS_H_
 #define MODELS_BLOCK_OPTIONS_H_
 
@@ -13,8 +14,8 @@
 namespace gpipe::models {
 
 // An RMSNorm (Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019) is computed in float32
-// whatever the tensor's type. Its kinds differ in what is rounded to that type when, and so in
-// bfloat16 and float16.
+// whatever the tensor's type. Its kinds differ in what is rounded to that type, and when; so they
+// differ in bfloat16 and float16.
 enum class NormKind : uint8_t {
   kLayerNorm,       // with a bias
   kRMSNorm,         // rounded, then times the weight (Llama)
@@ -49,7 +50,7 @@ enum class RotaryKind : uint8_t {
   kLlama3,    // the long ones
 };
 
-// A value type. What a kind does not name above it does not use.
+// A value type. Each kind uses only the fields that it names above or that name it.
 struct RotaryOptions {
   TORCH_ARG(RotaryKind, kind) = RotaryKind::kPlain;
   // The base of the wavelengths. Default: 0, TransformerOptions::rope_theta.
@@ -57,20 +58,20 @@ struct RotaryOptions {
   // What part of a head is rotated: the first int(head_size * part) columns. Default: 1.
   TORCH_ARG(double, part) = 1;
   TORCH_ARG(double, factor) = 1;
-  // How long the texts were at first. Default: 0, TransformerOptions::max_positions.
+  // The length of the texts before stretching. Default: 0, TransformerOptions::max_positions.
   TORCH_ARG(int64_t, original_positions) = 0;
-  // Cosines and sines are multiplied with it (kYarn, kLongRope). Default: 1.
+  // The factor of cosines and sines (kYarn, kLongRope). Default: 1.
   TORCH_ARG(double, attention_factor) = 1;
-  // Rotations within original_positions from which on wavelengths are kept, and up to which they
-  // are stretched by `factor` (kYarn). `whole_range`: the range between is widened to whole
-  // columns.
+  // Wavelengths with at least beta_fast rotations within original_positions are kept, those with at
+  // most beta_slow are stretched by `factor` (kYarn). `whole_range`: the range between is widened
+  // to whole columns.
   TORCH_ARG(double, beta_fast) = 32;
   TORCH_ARG(double, beta_slow) = 1;
   TORCH_ARG(bool, whole_range) = true;
-  // The same for kLlama3.
+  // The same bounds for kLlama3.
   TORCH_ARG(double, low_freq_factor) = 1;
   TORCH_ARG(double, high_freq_factor) = 4;
-  // One for each pair of columns: for texts up to original_positions, and for longer ones
+  // Factors for each pair of columns: for texts up to original_positions, and for longer ones
   // (kLongRope).
   TORCH_ARG(std::vector<double>, short_factors);
   TORCH_ARG(std::vector<double>, long_factors);
@@ -95,17 +96,17 @@ struct ExpertOptions {
   TORCH_ARG(int64_t, shared_size) = 0;
   // The weights of a token's experts are divided by their sum. Default: true.
   TORCH_ARG(bool, weights_sum_to_one) = true;
-  // These weights stay in float32, and what an expert gives is rounded once it is multiplied
-  // (Mixtral). Default: false.
+  // The weights of a token's experts stay in float32, and an expert's output is rounded after it is
+  // multiplied (Mixtral). Default: false.
   TORCH_ARG(bool, float32_weights) = false;
-  // What balance_loss (models/balance_loss.h) is multiplied with in training. Default: 0.001.
+  // The factor of balance_loss (models/balance_loss.h) in training. Default: 0.001.
   TORCH_ARG(double, balance_factor) = 0.001;
-  // On meta, where no router says anything, all tokens go to the same experts: what a plan must
-  // reckon with at worst. Default: false, all experts get as many.
+  // On meta, where routers have no values, all tokens go to the same experts: the worst case of a
+  // plan. Default: false, all experts get the same number.
   TORCH_ARG(bool, worst_on_meta) = false;
 };
 
-// What may differ from layer to layer. A value type.
+// The options that may differ from layer to layer. A value type.
 struct LayerKind {
   // A token looks at itself and the window - 1 tokens before it. Default: 0, at all before it.
   TORCH_ARG(int64_t, window) = 0;
@@ -125,17 +126,19 @@ struct BlockOptions {
   TORCH_ARG(NormKind, norm) = NormKind::kRMSNorm;
   TORCH_ARG(NormPlace, norm_place) = NormPlace::kBefore;
   TORCH_ARG(HeadNorm, head_norm) = HeadNorm::kNone;
-  // A matrix of positions is added to the embedding; for layers that do not rotate. Default: false.
+  // A matrix of positions is added to the embedding, for layers that do not rotate. Default: false.
   TORCH_ARG(bool, learned_positions) = false;
 
   TORCH_ARG(bool, qkv_bias) = false;
   TORCH_ARG(bool, output_bias) = false;
-  // `qkv` makes a head's query, key and value together, instead of all queries, then all keys. For
-  // as many heads of keys as of queries. Default: false.
+  // `qkv` makes a head's query, key and value together, instead of all queries, then all keys. It
+  // needs as many heads of keys as of queries. Default: false.
   TORCH_ARG(bool, qkv_by_head) = false;
-  // What products of queries and keys are multiplied with. Default: 0, 1 / sqrt(head_size).
+  // The factor of the products of queries and keys. Default: 0, which stands for 1 /
+  // sqrt(head_size).
   TORCH_ARG(double, attention_scale) = 0;
-  // Those become cap * tanh(product / cap). Default: 0, they do not. Logits likewise.
+  // These products become cap * tanh(product / cap), and so do logits by logit_soft_cap. Default:
+  // 0, no cap.
   TORCH_ARG(double, attention_soft_cap) = 0;
   TORCH_ARG(double, logit_soft_cap) = 0;
   // Attention's softmax is computed in float32 whatever the tensor's type. Default: true.
@@ -146,25 +149,25 @@ struct BlockOptions {
   // down(activation(gate) * up) (Shazeer, "GLU Variants Improve Transformer", 2020), or
   // down(activation(up)). Default: true.
   TORCH_ARG(bool, gated) = true;
-  // One matrix for both, the gate's rows first, which is `up`. Default: false.
+  // Gate and up are one matrix, `up`, with the gate's rows first. Default: false.
   TORCH_ARG(bool, gate_in_up) = false;
   TORCH_ARG(Activation, activation) = Activation::kSilu;
   TORCH_ARG(bool, mlp_bias) = false;
-  // For blocks whose kind is `sparse`. Default: no experts.
+  // The experts of blocks whose kind is `sparse`. Default: no experts.
   TORCH_ARG(ExpertOptions, experts);
-  // x + attention(norm(x)) + mlp(other_norm(x)): both see what the block is given (GPT-NeoX).
-  // Default: false, the MLP sees what attention has added.
+  // The block is x + attention(norm(x)) + mlp(other_norm(x)): both see the block's input
+  // (GPT-NeoX). Default: false, the MLP sees what attention has added.
   TORCH_ARG(bool, parallel) = false;
 
-  // What the embedding gives is multiplied with sqrt(hidden_size), rounded to float32 and to the
+  // The embedding's output is multiplied with sqrt(hidden_size), rounded to float32 and to the
   // weight's type. Default: false.
   TORCH_ARG(bool, scaled_embedding) = false;
-  // The matrices that end attention and MLP are drawn with 1 / sqrt(2 * num_layers) of the others'
+  // The last matrices of attention and MLP are drawn with 1 / sqrt(2 * num_layers) of the others'
   // deviation (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
   TORCH_ARG(bool, small_last_matrices) = false;
 
-  // The kinds of layers that there are, and each block's place in that list. Default: one kind,
-  // and an empty list: all blocks are of it.
+  // The kinds of layers, and for each block the place of its kind in that list. Default: one kind,
+  // and an empty list: all blocks are of that kind.
   TORCH_ARG(std::vector<LayerKind>, kinds) = std::vector<LayerKind>(1);
   TORCH_ARG(std::vector<int64_t>, kind_of_block);
 

@@ -35,7 +35,7 @@ constexpr int64_t kUNetSide = 192;
 constexpr int64_t kImageNetSide = 224;
 
 std::string meant(const std::string& family) {
-  // Also as other libraries write them.
+  // Finds names also as other libraries write them.
   std::string closest =
       text::closest(family, {"unet", "amoebanetd", "resnet", "resnet50", "resnet101", "resnet152",
                              "old_resnet", "old_amoebanetd", "gpt2", "llama", "hf"});
@@ -107,7 +107,7 @@ TransformerOptions language_model(const std::string& name, const std::string& fa
                     ", expected llama:7b, 13b or 70b, or five: llama:L,E,H,K,T, blocks, width, "
                     "heads, heads of keys and tokens, and behind them, if it is another one, the "
                     "size of the vocabulary");
-  // What is out of range is refused when the network is made.
+  // Numbers out of range are refused when the network is made.
   constexpr int64_t kStep = 256, kWidest = int64_t{1} << 20;
   const int64_t width = std::clamp<int64_t>(numbers[1], 0, kWidest);
   TransformerOptions options = llama_7b()
@@ -167,6 +167,7 @@ NamedModel of_folder(const std::string& name) {
     };
     model.row = {tokens > 0 ? tokens : options.max_positions()};
     model.classes = options.vocab_size();
+    model.transformer = options;
     model.make = named(model.name, [=] { return make(false); });
     if (options.block().experts().count() > 0) {
       model.make_worst = named(model.name, [=] { return make(true); });
@@ -224,6 +225,7 @@ NamedModel model_by_name(const std::string& name, int64_t image_size, bool tied)
     model.row = {options.max_positions()};
     model.classes = options.vocab_size();
     model.takes_tokens = true;
+    model.transformer = options;
     return model;
   }
   TORCH_CHECK_VALUE(!tied, "model '", name, "' has no embedding and no head that it could be ",

@@ -8,8 +8,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "models/transformer_options.h"
 
 namespace gpipe::models {
 
@@ -31,6 +34,7 @@ struct NamedModel {
   Loss loss = Loss::kCrossEntropy;
   int64_t classes = 1000;     // for cross entropy
   bool takes_tokens = false;  // samples are token ids, below `classes`, and so are their targets
+  std::optional<TransformerOptions> transformer;  // of a language model, such as add_lora() takes
 };
 
 // The forms of a name, for --help and for messages.

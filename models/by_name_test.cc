@@ -59,7 +59,7 @@ TEST(ModelByName, SaysWhatItIsTrainedOn) {
   EXPECT_THAT(random_target(resnet, 5, c10::kCPU).sizes().vec(), ElementsAre(5));
   EXPECT_THAT(model_by_name("amoebanetd:3,8").row, ElementsAre(3, 224, 224));
   EXPECT_EQ(resnet.classes, 1000);
-  // As many as the older networks give scores for.
+  // The number of classes for which the older networks give scores.
   for (const std::string name : {"old_amoebanetd:1,8", "old_resnet:1,1"}) {
     const NamedModel old = model_by_name(name);
     EXPECT_THAT(old.row, ElementsAre(3, 224, 224)) << name;
@@ -83,7 +83,7 @@ TEST(ModelByName, MakesLanguageModels) {
   EXPECT_THAT(input.sizes().vec(), ElementsAre(2, 16));
   EXPECT_THAT(random_target(named, 2, c10::kCPU).sizes().vec(), ElementsAre(2, 16));
   EXPECT_EQ(random_input(model_by_name("llama:7B"), 1, c10::kMeta).size(1), 4096);
-  // With one matrix less: that of the head.
+  // There is one matrix less: that of the head.
   for (const std::string each : {"gpt2:2,12,3,16,7", "llama:2,12,3,1,16,7"}) {
     const auto own = model_by_name(each).make(), tied = model_by_name(each, 0, true).make();
     EXPECT_EQ(tied->size(), own->size());
@@ -92,7 +92,7 @@ TEST(ModelByName, MakesLanguageModels) {
   }
   EXPECT_EQ(model_by_name("gpt2:0,4,1,2").make()->parameters().back().sizes(),
             (at::IntArrayRef{50257, 4}));
-  // With a vocabulary of their own.
+  // Names with a vocabulary of their own.
   for (const std::string name : {"gpt2:0,4,1,2,7", "llama:0,4,1,1,2,7"}) {
     const NamedModel small = model_by_name(name);
     EXPECT_EQ(small.name, name);
@@ -100,7 +100,7 @@ TEST(ModelByName, MakesLanguageModels) {
     EXPECT_EQ(small.make()->parameters().back().sizes(), (at::IntArrayRef{7, 4})) << name;
     EXPECT_LT(random_input(small, 100, c10::kCPU).max().item<int64_t>(), 7) << name;
   }
-  // As Llama's own: 11008 for 4096, 13824 for 5120.
+  // The sizes are Llama's own: 11008 for 4096, 13824 for 5120.
   MetaScope scope;
   for (const auto& [name, same] : std::vector<std::pair<std::string, std::string>>{
            {"llama:32,4096,32,32,4096", "llama:7b"}, {"llama:40,5120,40,40,4096", "llama:13b"}}) {
@@ -146,7 +146,7 @@ TEST(ModelByName, MakesTheModelOfAHuggingFaceFolder) {
   EXPECT_EQ(model_by_name("hf:" + experts).make()->parameters().front().scalar_type(), at::kFloat);
 }
 
-TEST(ModelByName, WhatIsNoHuggingFaceFolderIsRefused) {
+TEST(ModelByName, AFolderThatIsNotFromHuggingFaceIsRefused) {
   const std::string gpt2 = folder_of(R"({"model_type": "gpt2"})"),
                     other = folder_of(R"({"model_type": "mamba"})");
   for (const auto& [name, part] : std::vector<std::pair<std::string, std::string>>{

@@ -57,7 +57,7 @@ void ConfigFields::whole(const char* name, int64_t* value, int64_t otherwise,
     mistyped(name, *found, "a whole number");
   }
   *value = found == nullptr ? otherwise : found->is_null() ? *null : found->get<int64_t>();
-  // What stands for null must not be written as a number.
+  // A value that stands for null must not be written as a number.
   if (found != nullptr && !found->is_null() && null == *value) {
     mistyped(name, *found, "a positive whole number or null");
   }

@@ -17,13 +17,13 @@ namespace gpipe::models::internal {
 // Throws std::runtime_error: "config.json: " and the reason.
 [[noreturn]] void refuse_config(const std::string& reason);
 
-// A value as a message shows it: JSON, cut where it is long.
+// A value for a message: JSON, cut if it is long.
 std::string shown(const nlohmann::json& value);
 
-// Reading, each function takes a field out of an object and sets `value`: to `otherwise` where
-// there is no such field, to `null` where it is null (without one null is refused), else to what it
-// says. Nothing is read twice, and what nobody has asked for is refused at the end. Writing, it
-// sets the field to the value; a value that is `null` becomes null.
+// When reading, each function takes a field out of an object and sets `value`: to `otherwise` if
+// there is no such field, to `null` if the field is null (refused if no `null` is given), else to
+// the field's value. No field is read twice, and fields that were not asked for are refused at the
+// end. When writing, it sets the field to the value; a value that equals `null` becomes null.
 //
 // Throws std::runtime_error (refuse_config) with the field, its value and what it must be.
 class ConfigFields {
@@ -37,8 +37,8 @@ class ConfigFields {
 
   void whole(const char* name, int64_t* value, int64_t otherwise,
              std::optional<int64_t> null = std::nullopt);
-  // The same of a number that cannot be 0 or less where it is given. What a caller's `otherwise` or
-  // `null` stand for may be.
+  // The same for a number that must be above 0 if the field is there. The caller's `otherwise` and
+  // `null` may be 0 or less.
   void size(const char* name, int64_t* value, int64_t otherwise,
             std::optional<int64_t> null = std::nullopt);
   void number(const char* name, double* value, double otherwise,
@@ -46,7 +46,7 @@ class ConfigFields {
   void flag(const char* name, bool* value, bool otherwise, std::optional<bool> null = std::nullopt);
   void text(const char* name, std::string* value, const std::string& otherwise);
 
-  // Reading: the field as it is, null where there is none; it counts as asked for.
+  // Reading: the field as it is, or null if there is none; it counts as asked for.
   Json take(const char* name);
   bool has(const char* name) const { return json_.contains(name); }
   // Writing.
@@ -54,12 +54,12 @@ class ConfigFields {
 
   // Reading: refuses any value but these. The field may be missing.
   void expect(const char* name, std::initializer_list<Json> values);
-  // Reading: these change nothing that is computed. The caller says why.
+  // Reading: leaves these fields out. They do not change what is computed; the caller says why.
   void ignore(std::initializer_list<const char*> names);
   void ignore(const std::vector<const char*>& names);
   void ignore_beginning(const std::string& beginning);
 
-  // Reading, last: refuses what nobody has asked for.
+  // Reading, last: refuses fields that were not asked for.
   void check_all_seen() const;
   // Reading: the fields that have been used, and not ignored.
   const std::set<std::string>& used() const { return used_; }
@@ -69,7 +69,7 @@ class ConfigFields {
  private:
   ConfigFields(Json json, std::string prefix, bool reading)
       : json_(std::move(json)), prefix_(std::move(prefix)), reading_(reading) {}
-  // Null if there is none; otherwise counts as used.
+  // Returns null if there is no such field; otherwise the field counts as used.
   const Json* find(const char* name);
   [[noreturn]] void mistyped(const char* name, const Json& value, const char* expected) const;
 

@@ -48,7 +48,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
                            const std::function<at::Tensor(const at::Tensor&)>& activation) {
   const int64_t count = tokens.size(0), width = tokens.size(1), experts = gate_up.size(0),
                 per_token = routing.experts.size(1);
-  // All tokens for their first experts, then for their second; then in the order of the experts.
+  // Lists all tokens with their first experts, then with their second ones, and sorts by expert.
   const auto [choices, order] =
       routing.experts.t().reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor inputs =
@@ -60,7 +60,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
                                 gates_up = gate_up.unbind(0), downs = down.unbind(0);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < rows.size(); ++i) {
-    // One of no tokens at all keeps the graph whole.
+    // If there are no tokens at all, one expert still runs: that keeps the graph whole.
     if (rows[i] == 0 && (count > 0 || i > 0)) continue;
     const std::vector<at::Tensor> halves = at::linear(of_experts[i], gates_up[i]).chunk(2, -1);
     results.push_back(at::linear(activation(halves[0]) * halves[1], downs[i]));

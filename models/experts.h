@@ -1,7 +1,8 @@
-// experts: tokens through those experts of a mixture that a router gives them.
+// experts: runs tokens through the experts of a mixture that a router chooses for them.
 //
 // How many rows an expert gets depends on the values, so each call waits once for its device. On
-// meta, where there are no values, all experts get as many (or ExpertOptions::worst_on_meta).
+// meta, where there are no values, all experts get the same number (or see
+// ExpertOptions::worst_on_meta).
 #ifndef MODELS_EXPERTS_H_
 #define MODELS_EXPERTS_H_
 
@@ -16,7 +17,7 @@
 namespace gpipe::models::internal {
 
 struct Routing {
-  at::Tensor experts;  // (S, per_token) of each token, whole numbers, the likeliest first
+  at::Tensor experts;  // (S, per_token): numbers of each token's experts, the likeliest first
   at::Tensor weights;  // (S, per_token)
 };
 
@@ -32,7 +33,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing,
                            const at::Tensor& gate_up, const at::Tensor& down, bool worst_on_meta,
                            const std::function<at::Tensor(const at::Tensor&)>& activation);
 
-// How many rows each expert gets of `rows` tokens on meta.
+// How many of `rows` tokens each expert gets on meta.
 std::vector<int64_t> rows_on_meta(int64_t rows, int64_t experts, int64_t per_token, bool worst);
 
 }  // namespace gpipe::models::internal

@@ -44,7 +44,7 @@ struct Case {
   }
 };
 
-// Token by token.
+// The mixture by its definition, token by token.
 at::Tensor by_tokens(const Case& test_case, const Routing& routing) {
   std::vector<at::Tensor> results;
   for (int64_t i = 0; i < test_case.tokens.size(0); ++i) {
@@ -148,7 +148,7 @@ TEST(ExpertModel, GivesLogitsOfItsRouters) {
   ASSERT_EQ(outputs.size(), 2u);
   EXPECT_EQ(outputs[0].sizes(), (at::IntArrayRef{3, 5, 23}));
   EXPECT_EQ(outputs[1].sizes(), (at::IntArrayRef{3, 5, 2, 6}));
-  // The same values without, as one tensor.
+  // The same values without router logits, as one tensor.
   torch::manual_seed(1);
   auto routed = transformer(small());
   torch::manual_seed(1);
@@ -246,7 +246,7 @@ TEST(BalanceLoss, IsTheShareTimesTheProbabilityOfEachExpert) {
     want += 3 * share * probabilities.select(1, expert).mean();
   }
   EXPECT_NEAR(balance_loss(logits, 1).item<double>(), want.item<double>(), 1e-6);
-  // All chosen: as many for each.
+  // If all experts are chosen, each gets the same number.
   EXPECT_NEAR(balance_loss(logits, 3).item<double>(), 3, 1e-6);
 }
 

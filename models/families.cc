@@ -43,14 +43,14 @@ void sizes(ConfigFields& fields, TransformerOptions& options, const Sizes& other
   fields.number("attention_dropout", &options.attention_dropout(), 0);
 }
 
-// A size of heads that need not be hidden_size / num_attention_heads.
+// The field for a size of heads that need not be hidden_size / num_attention_heads.
 void head_size(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 0, /*null=*/0);
 }
 
-// The same for classes that have no such field, but look for it.
+// The same field, for classes that do not declare it but look for it.
 void unlisted_head_size(ConfigFields& fields, TransformerOptions& options) {
-  // What is being read is not checked yet, and may have no heads.
+  // The options that are being read are not checked yet, and may have no heads.
   if (fields.reading() ? fields.has("head_dim")
                        : options.size_of_head() * options.num_heads() != options.hidden_size()) {
     fields.size("head_dim", &options.head_size(), 0);
@@ -82,7 +82,7 @@ void activation(ConfigFields& fields, TransformerOptions& options, const char* n
   value = found->second;
 }
 
-// One flag for the biases of queries, keys, values and what attention gives.
+// A single flag for the biases of queries, keys, values and attention's output.
 void attention_bias(ConfigFields& fields, TransformerOptions& options, bool otherwise = false) {
   BlockOptions& block = options.block();
   fields.flag("attention_bias", &block.qkv_bias(), otherwise);
@@ -103,7 +103,7 @@ int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
   int64_t window = any_window(options.block());
   bool used = window > 0;
   fields.flag("use_sliding_window", &used, false);
-  // Where none is used transformers writes null, 0, or what the file had.
+  // If no window is used, transformers writes null, 0, or the file's former value.
   if (!used && fields.reading()) fields.take("sliding_window");
   if (used || !fields.reading()) fields.size("sliding_window", &window, otherwise, /*null=*/0);
   return used ? window : 0;
@@ -158,7 +158,7 @@ std::vector<WeightName> head_norms() {
           {"layers.#.self_attn.k_norm", "block#_attention.key_norm"}};
 }
 
-// The embedding, blocks of these, and the last norm.
+// The names of the embedding, of the blocks, and of the last norm.
 std::vector<WeightName> around(const std::vector<WeightName>& blocks) {
   std::vector<WeightName> names = {{"embed_tokens", "embedding.tokens"}};
   names.insert(names.end(), blocks.begin(), blocks.end());
@@ -186,8 +186,8 @@ std::vector<WeightName> mixtral_weights() {
            norms_before()));
 }
 
-// `attention`: what it has beside queries, keys, values and output. Blocks without experts have
-// another `down`, in the same place.
+// `attention`: its weights besides those of queries, keys, values and output. Blocks without
+// experts have another `down`, in the same place.
 std::vector<WeightName> qwen_expert_weights(const std::vector<WeightName>& attention,
                                             const std::vector<WeightName>& experts,
                                             const std::vector<WeightName>& shared) {
@@ -214,7 +214,7 @@ void gpt2_sizes(ConfigFields& fields, TransformerOptions& options) {
   fields.number("attn_pdrop", &options.attention_dropout(), 0.1);
   fields.expect("scale_attn_weights", {true});
   fields.expect("add_cross_attention", {false});
-  // A head for other tasks.
+  // These fields are for a head for other tasks.
   fields.ignore_beginning("summary_");
 }
 
@@ -223,7 +223,8 @@ void gpt2(ConfigFields& fields, TransformerOptions& options) {
   activation(fields, options, "activation_function", "gelu_new");
   fields.expect("scale_attn_by_inverse_layer_idx", {false});
   fields.expect("reorder_and_upcast_attn", {false});
-  // `n_ctx` was the largest mask; the others told the first scripts what to save and to compute.
+  // `n_ctx` was the size of the largest mask; the others told the first scripts what to save and to
+  // compute.
   fields.ignore(
       {"n_ctx", "n_special", "predict_special_tokens", "output_past", "gradient_checkpointing"});
 }
@@ -240,7 +241,7 @@ std::vector<WeightName> gpt2_weights(WeightPart matrix) {
           {"ln_f", "norm"}};
 }
 
-// Heads of queries that share one of keys (StarCoder).
+// All heads of queries share one head of keys (StarCoder).
 void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   BlockOptions& block = options.block();
   gpt2_sizes(fields, options);
@@ -249,11 +250,11 @@ void gpt_bigcode(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("multi_query", &multi_query, true);
   block.float32_softmax(true).small_last_matrices(true).qkv_by_head(!multi_query);
   options.num_kv_heads(multi_query ? 1 : options.num_heads());
-  // Version 5 writes what follows from it.
+  // Version 5 writes a number that follows from multi_query.
   fields.expect("num_key_value_heads", {options.num_kv_heads()});
   fields.expect("attention_softmax_in_fp32", {true});
   fields.expect("scale_attention_softmax_in_fp32", {true});
-  // A server's.
+  // Fields for an inference server.
   fields.ignore({"runner_max_sequence_length", "inference_runner", "validate_runner_input",
                  "pre_allocate_kv_cache", "max_batch_size", "max_sequence_length", "pad_key_length",
                  "n_ctx", "gradient_checkpointing"});
@@ -269,7 +270,8 @@ void llama(ConfigFields& fields, TransformerOptions& options) {
   fields.flag("mlp_bias", &options.block().mlp_bias(), false);
   rotary_fields(fields, options);
   fields.expect("rope_interleaved", {false});
-  // How products were split in training; what the first conversions called positions; a mark.
+  // Fields for how products were split in training, for positions in the first conversions, and a
+  // mark.
   fields.ignore({"pretraining_tp", "max_sequence_length", "is_llama_config"});
 }
 
@@ -305,7 +307,8 @@ void mixtral(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options, rotary);
 }
 
-// Which blocks have experts: those that are not listed, of each `decoder_sparse_step` the last.
+// Which blocks have experts: the last of every `decoder_sparse_step` blocks, unless it is listed as
+// an exception.
 void sparse_fields(ConfigFields& fields, TransformerOptions& options) {
   const BlockOptions& block = options.block();
   int64_t step = 1;
@@ -352,7 +355,7 @@ void qwen3_moe(ConfigFields& fields, TransformerOptions& options) {
     if (fields.reading()) kind.window(window);
   }
   rotary_fields(fields, options);
-  // Files have it, the class does not.
+  // Files have this field, the class does not.
   fields.ignore({"max_window_layers"});
 }
 
@@ -432,7 +435,7 @@ void phi3(ConfigFields& fields, TransformerOptions& options) {
   fields.expect("lm_head_bias", {false});
   fields.expect("full_attn_mod", {1});
   fields.expect("interpolate_factor", {1});
-  // Its classes have this dropout as a field, and no layer of it.
+  // The family's classes have a field for this dropout, but no layer.
   fields.ignore({"embd_pdrop"});
 }
 
@@ -451,7 +454,7 @@ void olmo2(ConfigFields& fields, TransformerOptions& options) {
 
 // --- Gemma
 
-// What all Gemmas have. Their hidden_size need not be a multiple of the heads.
+// The options of all Gemmas. Their hidden_size need not be a multiple of the number of heads.
 void gemma_block(ConfigFields& fields, TransformerOptions& options) {
   fields.size("head_dim", &options.head_size(), 256);
   attention_bias(fields, options);
@@ -488,7 +491,7 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   }
   fields.number("query_pre_attn_scalar", &scalar, 256);
   if (!(scalar > 0)) refuse_config("query_pre_attn_scalar must be positive");
-  // Its class takes whole numbers alone.
+  // The family's class takes only whole numbers.
   const auto rounded = static_cast<int64_t>(std::llround(std::min(scalar, 1e15)));
   if (!fields.reading() && std::abs(scalar - static_cast<double>(rounded)) < 1e-9 * scalar) {
     fields.put("query_pre_attn_scalar", rounded);
@@ -496,7 +499,7 @@ void later_gemma(ConfigFields& fields, TransformerOptions& options, double atten
   if (fields.reading()) block.attention_scale(std::pow(scalar, -0.5));
   fields.number("attn_logit_softcapping", &block.attention_soft_cap(), attention_cap, /*null=*/0);
   fields.number("final_logit_softcapping", &block.logit_soft_cap(), logit_cap, /*null=*/0);
-  // What tells version 4 how to keep keys, and an older name.
+  // A field that tells version 4 how to keep keys, and an older name of the activation.
   fields.ignore({"cache_implementation", "hidden_act"});
 }
 
@@ -523,7 +526,7 @@ void gemma3(ConfigFields& fields, TransformerOptions& options) {
   fields.size("sliding_window", &window, 4096);
   if (fields.reading()) fields.whole("sliding_window_pattern", &pattern, pattern);
   if (pattern < 1) refuse_config("sliding_window_pattern must be positive");
-  // Version 5 writes it beside layer_types, and never reads it.
+  // Version 5 writes this field beside layer_types, and never reads it.
   fields.ignore({"_sliding_window_pattern"});
   layer_type_fields(fields, options, window, [&](int64_t i) { return (i + 1) % pattern != 0; });
   two_rotary_fields(fields, options);
@@ -577,7 +580,7 @@ void starcoder2(ConfigFields& fields, TransformerOptions& options) {
   rotary_fields(fields, options);
   fields.expect("mlp_type", {"default"});
   fields.expect("norm_type", {"layer_norm"});
-  // The trainer's names of `hidden_act` and `norm_epsilon`, and what it computed in float32.
+  // The trainer's names of `hidden_act` and `norm_epsilon`, and its flags for computing in float32.
   fields.ignore({"activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32",
                  "scale_attention_softmax_in_fp32", "scale_attn_weights"});
 }

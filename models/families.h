@@ -1,5 +1,5 @@
-// Families: how published models call what a TransformerOptions describes, in config.json and in
-// their files of weights. A family is a table; a new one needs no class.
+// Families: the names that published models use, in config.json and in their files of weights, for
+// what a TransformerOptions describes. A family is a table; a new one needs no class.
 #ifndef MODELS_FAMILIES_H_
 #define MODELS_FAMILIES_H_
 
@@ -13,7 +13,7 @@
 
 namespace gpipe::models::internal {
 
-// Which part of our parameter a tensor of a file holds, or in which form.
+// The part of our parameter that a file's tensor holds, or its form.
 enum class WeightPart : uint8_t {
   kAll,
   kTransposed,
@@ -27,13 +27,13 @@ enum class WeightPart : uint8_t {
   kAllExperts,  // the name has no ".weight"
 };
 
-// The rows [first, second) of our parameter, of `rows` rows, that a tensor of a file is: all but
-// for queries, keys and values.
+// The rows [first, second) that a file's tensor holds of our parameter of `rows` rows: all rows,
+// except for queries, keys and values.
 std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& options,
                                     int64_t rows);
 bool is_of_experts(WeightPart part);
 
-// "#" stands for the number of a block. Without ".weight" and ".bias".
+// Names of a file and of ours, without ".weight" and ".bias". "#" stands for the number of a block.
 struct WeightName {
   std::string theirs, ours;
   WeightPart part = WeightPart::kAll;
@@ -45,20 +45,20 @@ struct Family {
   TransformerKind kind;      // of the options that the fields change
   // Reads or writes all fields that change what is computed.
   void (*fields)(ConfigFields& fields, TransformerOptions& options);
-  // In the order of a file that transformers writes. Begins with the embedding; not the head, which
-  // is "lm_head" for all.
+  // The order is that of a file that transformers writes. The first is the embedding; the head is
+  // left out, which is "lm_head" in all families.
   std::vector<WeightName> weights;
-  std::string prefix = "model.";  // of theirs; files of a model without its head have none
-  // Ends of names of tensors that older versions saved although they are computed.
+  std::string prefix = "model.";  // of their names; files of a model without its head have none
+  // Endings of the names of tensors that older versions saved although they are computed.
   std::vector<std::string> computed = {".rotary_emb.inv_freq"};
   std::string old_head = {};  // another name of the head's matrix
-  // The names of files in which all experts are one tensor, if the family has experts: what version
-  // 5 of transformers computes with, and writes if it is asked to.
+  // The names in files that have all experts in one tensor, if the family has experts: the form in
+  // which version 5 of transformers computes, and which it writes on demand.
   std::vector<WeightName> fused_weights = {};
 };
 
 const std::vector<Family>& families();
-// Null if there is none.
+// Returns null if there is no such family.
 const Family* family_of(const std::string& model_type);
 // "'gemma', 'gpt2' or 'llama'"
 std::string family_names();

@@ -1,6 +1,6 @@
-// hash_fill: numbers for a network's parameters that depend on their positions alone.
+// hash_fill: fills a network's parameters with numbers that depend only on their positions.
 //
-// Programs in several languages fill the same network alike this way, without a file of weights.
+// So programs in several languages fill the same network alike, without a file of weights.
 #ifndef MODELS_HASH_FILL_H_
 #define MODELS_HASH_FILL_H_
 
@@ -12,15 +12,15 @@
 
 namespace gpipe::models {
 
-// Element `i` of tensor `k`: from -1 to 1.
+// The number for element `i` of tensor `k`, from -1 to 1.
 double hash_value(uint32_t k, uint32_t i);
 
 // Sets element `i`, counted row by row, to `value(i)`, for a tensor of any type.
 void overwrite(const at::Tensor& tensor, const std::function<double(int64_t i)>& value);
 
-// Overwrites all parameters but those on meta, as of another process's layers; `k` is their place
-// in named_parameters(). Matrices and kernels are uniform with a variance of one over their inputs;
-// vectors are near one ("weight") or near zero.
+// Overwrites all parameters except those on meta, such as the layers of another process; `k` is
+// their place in named_parameters(). Matrices and kernels are uniform with a variance of one over
+// their inputs; vectors are near one ("weight") or near zero.
 void hash_fill_parameters(const torch::nn::Module& module);
 
 }  // namespace gpipe::models

@@ -20,11 +20,11 @@ struct Wanted {
 };
 
 struct Results {
-  at::Tensor loss;    // the mean
-  at::Tensor number;  // over so many
-  // The gradients of the sum; undefined where none is wanted. Like what is summed up, they are
-  // float for types below it: those of the mean would be 0 in float16 until a scaled loss makes
-  // them large.
+  at::Tensor loss;    // the mean over `number` targets
+  at::Tensor number;  // of targets that count
+  // The gradients of the sum of the losses; undefined where none is wanted. For types below float32
+  // they are float32, as the sum is: in float16 the gradients of the mean would be 0 before a
+  // scaled loss makes them large.
   at::Tensor vectors, matrix;
 };
 
@@ -34,7 +34,7 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
   const at::ScalarType sums = at::toOpMathType(vectors.scalar_type());
   const int64_t tokens = vectors.size(0), piece = options.tokens_per_piece();
   const at::Tensor ignored = targets.eq(options.ignore_index()).unsqueeze(1);
-  // What does not count may be no class.
+  // A target that does not count may be outside the classes.
   const at::Tensor classes = targets.unsqueeze(1).masked_fill(ignored, 0);
   Results results;
   results.number = ignored.logical_not().sum().to(sums);
@@ -54,7 +54,7 @@ Results compute(const at::Tensor& vectors, const at::Tensor& matrix, const at::T
       logits = bent * options.soft_cap();
     }
     const at::Tensor log_sums = logits.logsumexp(1, /*keepdim=*/true);
-    // Filled, not multiplied by 0: what does not count may be infinite.
+    // Filled with 0 rather than multiplied by 0: a loss that does not count may be infinite.
     results.loss += (log_sums - logits.gather(1, target)).masked_fill_(skipped, 0).sum();
     if (!wanted.vectors && !wanted.matrix) continue;
     // The gradient of the logits takes their place.
@@ -94,7 +94,7 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
     TORCH_CHECK(!torch::GradMode::is_enabled(),
                 "head_cross_entropy has no second derivatives; call backward without create_graph");
     const auto take = [&](size_t input, const char* name) {
-      // Split backwards come for one after the other.
+      // A split backward asks for the inputs one after the other.
       if (!context->needs_input_grad(input)) return at::Tensor();
       const auto found = context->saved_data.find(name);
       TORCH_CHECK(found != context->saved_data.end(),
@@ -103,10 +103,10 @@ class HeadLossFunction : public torch::autograd::Function<HeadLossFunction> {
       at::Tensor gradient = std::move(found->second).toTensor();
       context->saved_data.erase(found);
       const at::Tensor number = context->saved_data.at(kNumber).toTensor();
-      // Where no target counts the loss is NaN, and the gradients are zeros, as LibTorch's.
+      // If no target counts, the loss is NaN and the gradients are zeros, as in LibTorch.
       const at::Tensor factor =
           (gradients[0].to(gradient.scalar_type()) / number).masked_fill_(number.eq(0), 0);
-      // In place, as the matrix's may be larger than all logits of a piece.
+      // In place, because the matrix's gradient may be larger than all logits of a piece.
       return gradient.mul_(factor).to(gradients[0].scalar_type());
     };
     return {take(0, kVectors), take(1, kMatrix), {}, {}, {}};

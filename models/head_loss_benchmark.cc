@@ -1,5 +1,5 @@
-// What the head of a language model and its cross entropy hold and take, with all logits at once
-// and in pieces of tokens: the smallest GPT-2's vocabulary and width, forward and backward.
+// Memory and time of a language model's head and its cross entropy, with all logits at once and in
+// pieces of tokens: the smallest GPT-2's vocabulary and width, forward and backward.
 //
 //   bazel run -c opt //models:head_loss_benchmark
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kTokens = 2048, kWords = 50257, kWidth = 768;
 
-// Argument: tokens in a piece; 0: all logits, with LibTorch's cross entropy. `MiB`: the most that
-// is held beside vectors and matrix, the gradients of both among it.
+// Argument: tokens in a piece; 0: all logits, with LibTorch's cross entropy. `MiB`: the largest
+// memory beside vectors and matrix; the gradients of both are included.
 void BM_HeadLoss(benchmark::State& state) {
   testing::count_live_memory();
   const int64_t piece = state.range(0);

@@ -44,7 +44,7 @@ using internal::Family;
 using internal::WeightName;
 using internal::WeightPart;
 
-// One of a file's tensors as a part of a parameter.
+// A file's tensor as a part of a parameter.
 struct Part {
   std::string name;   // in the file
   at::Tensor values;  // a view of the parameter, of the file's shape
@@ -78,7 +78,7 @@ class Parameters {
     left_ = values_;
   }
 
-  // Undefined if there is none.
+  // Returns an undefined tensor if there is none.
   at::Tensor take(const std::string& name) {
     left_.erase(name);
     const auto found = values_.find(name);
@@ -94,14 +94,14 @@ class Parameters {
   std::map<std::string, at::Tensor> values_, left_;
 };
 
-// `expert`: of which of them, for those parts.
+// `expert`: the number of the expert, for the parts that are of one.
 at::Tensor part_of(const at::Tensor& parameter, WeightPart part, const TransformerOptions& options,
                    int64_t expert = 0) {
   switch (part) {
     case WeightPart::kAll:
       return parameter;
     case WeightPart::kTransposed:
-      return parameter.t();  // the same for a bias
+      return parameter.t();  // leaves a bias as it is
     case WeightPart::kQueries:
     case WeightPart::kKeys:
     case WeightPart::kValues: {
@@ -127,7 +127,7 @@ const Family& checked_family(const TransformerOptions& options) {
   return *family;
 }
 
-// `fused`: by the names of files that have all experts in one tensor.
+// `fused`: whether to take the names of files that have all experts in one tensor.
 std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::Module& model,
                            bool fused) {
   check(options);
@@ -173,7 +173,7 @@ std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file.is_open()) text << file.rdbuf();
-  // An empty file sets a flag of `text`, a folder that of a read which failed.
+  // The state of `text` does not tell a failed read: an empty file sets its failbit, too.
   if (!file.is_open() || file.bad() || fs::is_directory(path)) {
     throw std::runtime_error("cannot read " + path.string());
   }
@@ -196,7 +196,7 @@ class Weights {
   }
 
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
-  // By the name in the file.
+  // The files by the names of the tensors in them.
   const std::map<std::string, const safetensors::File*>& tensors() const { return tensors_; }
   at::Tensor read(const std::string& name) const { return tensors_.at(name)->read(name); }
   const std::vector<int64_t>& shape(const std::string& name) const {
@@ -224,7 +224,7 @@ class Weights {
     std::map<std::string, std::string> file_of;  // of each tensor
     for (const auto& [name, value] : map.items()) {
       const std::string file = value.is_string() ? value.get<std::string>() : "";
-      // Nothing outside of the folder.
+      // Refuses files outside the folder.
       if (file.empty() || fs::path(file).filename() != file || file == "." || file == "..") {
         throw std::runtime_error(path + ": the file of tensor '" + name +
                                  "' must be a name in the folder");
@@ -251,7 +251,8 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// What older versions saved although it is computed: triangular masks and rotary frequencies.
+// Whether older versions saved this although it is computed: triangular masks and rotary
+// frequencies.
 bool is_computed(const Family& family, const std::string& name) {
   return std::any_of(family.computed.begin(), family.computed.end(),
                      [&](const std::string& end) { return ends_with(name, end); });
@@ -265,7 +266,8 @@ bool is_fused(const Weights& weights, const Family& family) {
          });
 }
 
-// Null if there is no source, or one of a config alone where the caller says the type.
+// The weights of the source. Null if there is no source, or if it has only a config and the caller
+// gives the type.
 std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
   const fs::path folder(how.source());
   const bool none = !fs::exists(folder / kFile) && !fs::exists(folder / kIndex);
@@ -273,7 +275,8 @@ std::unique_ptr<Weights> source_of(const SaveHuggingFaceOptions& how) {
   return std::make_unique<Weights>(folder);
 }
 
-// A part's name as the folder has it, or "": also without its first part, or by an older name.
+// The name in the folder for a name of the family, or "". It may lack the first part, or be an
+// older name.
 std::string found_name(const Weights& weights, const Family& family, const std::string& name) {
   if (weights.has(name)) return name;
   if (name.rfind(family.prefix, 0) == 0) {
@@ -294,7 +297,7 @@ std::string listed(const std::vector<std::string>& names) {
                                : text;
 }
 
-// Whole numbers are quantized weights, which mean other values than they have.
+// Whole numbers are quantized weights: they stand for other values.
 void check_type(const Weights& weights, const std::string& name) {
   const std::string& type = weights.type(name);
   if (at::isFloatingType(safetensors::type_of(type))) return;
@@ -303,7 +306,7 @@ void check_type(const Weights& weights, const std::string& name) {
                            "float32 or bfloat16 (of a quantized model: the weights from before)");
 }
 
-// The parts' names as this folder has them; throws unless the folder has these and no others.
+// The names of the parts in this folder. Throws unless the folder has exactly these.
 std::vector<std::string> match(const Weights& weights, const TransformerOptions& options,
                                const std::vector<Part>& parts) {
   const Family& family = checked_family(options);
@@ -334,7 +337,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
     if (shape == wanted) continue;
     std::ostringstream text;
     text << "'" << names[i] << "' is " << shape << ", config.json asks for " << wanted;
-    // The embedding, which is the first, has a row for each word, as the head has.
+    // The embedding, the first part, and the head have a row for each word.
     const bool words = i == 0 || parts[i].name == kHead;
     if (words && shape.size() == 2 && shape[1] == wanted[1] && shape[0] > wanted[0]) {
       text << ": if the vocabulary was padded, set vocab_size to " << shape[0];
@@ -345,7 +348,7 @@ std::vector<std::string> match(const Weights& weights, const TransformerOptions&
   return names;
 }
 
-// A head that is tied, but saved: it must be what it is tied to, which is the first part.
+// A tied head that was saved all the same must equal the embedding, the first part.
 void check_tied_head(const Weights& weights, const Family& family, const std::string& embedding) {
   const std::string head = found_name(weights, family, kHead);
   if (head.empty()) return;
@@ -390,8 +393,8 @@ std::set<std::string> indexed_pieces(const fs::path& place) {
   return pieces;
 }
 
-// The types that the parts are written in. `source`: null if there is none. Its names become
-// theirs.
+// The types in which the parts are written. `source`: null if there is none; otherwise the parts
+// take its names.
 std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& family,
                                      const SaveHuggingFaceOptions& how, const Weights* source) {
   std::vector<at::ScalarType> types;
@@ -400,7 +403,7 @@ std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& fam
       const std::string name = found_name(*source, family, part.name);
       if (!name.empty()) part.name = name;
       if (how.type().has_value() || name.empty()) {
-        // Without a name: another model than the source's, say one with a head that was tied.
+        // Not in the source, because the model differs: the source's head was tied, for example.
         types.push_back(how.type().value_or(part.values.scalar_type()));
       } else {
         check_type(*source, name);
@@ -449,7 +452,7 @@ std::vector<std::pair<std::string, std::string>> texts_of(const std::string& fol
   return texts;
 }
 
-// Nothing that is replaced or removed may be a folder.
+// Throws if a file to be replaced or removed is a folder.
 void check_no_folders(const fs::path& place, std::vector<std::string> names) {
   names.insert(names.end(), {kConfig, kFile, kIndex});
   for (const std::string& name : names) {
@@ -506,7 +509,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   TORCH_CHECK_VALUE(how.max_file_bytes() > 0, "max_file_bytes must be positive, got ",
                     how.max_file_bytes());
   std::vector<Part> parts = parts_of(options, model, /*fused=*/false);
-  // What can be refused is refused here: a save that fails later leaves the folder damaged.
+  // All checks come first: a save that fails later leaves the folder damaged.
   std::vector<at::ScalarType> types;
   {
     const Family& family = checked_family(options);
@@ -516,7 +519,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   }
   const std::string config = config_of(options, types.front(), how);
   const std::vector<std::pair<std::string, std::string>> others = texts_of(how.source());
-  std::vector<std::vector<size_t>> files(1);  // the numbers of each one's parts
+  std::vector<std::vector<size_t>> files(1);  // [file] the numbers of its parts
   int64_t bytes = 0, in_all = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const at::Tensor& values = parts[i].values;
@@ -560,7 +563,7 @@ void save_hugging_face(const std::string& folder, const TransformerOptions& opti
   for (const auto& [name, text] : others) {
     command::write_file_atomically((place / name).string(), text);
   }
-  // The config last: a new folder that has one has weights.
+  // The config is written last: so a new folder with a config has its weights.
   command::write_file_atomically((place / kConfig).string(), config);
   for (const std::string& name : left_over) fs::remove(place / name);
 }

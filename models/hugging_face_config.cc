@@ -130,7 +130,7 @@ Read read(const Json& json) {
   return {options, fields.used()};
 }
 
-// --- what the options say, line by line
+// --- the options as lines of text
 
 std::string text_of(const RotaryOptions& rotary, const TransformerOptions& options) {
   const int64_t original =
@@ -163,7 +163,7 @@ std::string text_of(const RotaryOptions& rotary, const TransformerOptions& optio
 
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
-// All that changes what is computed or drawn.
+// The options that change what is computed or drawn.
 Lines described(const TransformerOptions& options) {
   const BlockOptions& block = options.block();
   const ExpertOptions& experts = block.experts();
@@ -191,7 +191,7 @@ Lines described(const TransformerOptions& options) {
       {"qkv_bias", text(block.qkv_bias())},
       {"output_bias", text(block.output_bias())},
       {"qkv_by_head", text(block.qkv_by_head())},
-      // Fields say it by another number, whose root may round.
+      // Fields give the scale by another number, whose root may round.
       {"attention_scale", absl::StrFormat("%.12g", block.attention_scale() > 0
                                                        ? block.attention_scale()
                                                        : std::pow(options.size_of_head(), -0.5))},
@@ -243,7 +243,7 @@ std::string type_text(c10::ScalarType type) {
   }
 }
 
-// Refuses what a reader would not find in it.
+// Throws for options that a reader would not get back from the text.
 void check_says(const Json& json, const TransformerOptions& options, const Family& family) {
   Lines want = described(options), have;
   try {
@@ -271,7 +271,8 @@ Json json_from_options(const TransformerOptions& options, c10::ScalarType type) 
   fields.put("architectures", Json::array({family->architecture}));
   fields.put("dtype", type_text(type));
   fields.put("model_type", family->model_type);
-  // The classes' own numbers may be beyond the vocabulary, and keep gradients from a token's row.
+  // The class's default may be beyond the vocabulary, and the row of that token would get no
+  // gradients.
   fields.put("pad_token_id", nullptr);
   TransformerOptions sized = options;
   sized.num_kv_heads(options.kv_heads())
@@ -317,7 +318,7 @@ std::string config_from_options(const TransformerOptions& options,
   const Read old = read(json);
   if (old.options.family_name() != options.family_name() ||
       described(old.options) != described(options)) {
-    // What this package knows is said anew, in its own words.
+    // Fields that this package knows are written anew.
     for (const std::string& name : old.used) json.erase(name);
     for (const auto& [name, value] : own.items()) {
       if (name != "dtype" && name != "pad_token_id") json[name] = value;

@@ -197,7 +197,8 @@ TEST(HuggingFaceConfig, WhatIsNotComputedIsRefused) {
   }
 }
 
-// 0 stands for what follows from other options, so a field that says it would be read as another.
+// 0 stands for a size that follows from other options, so a field of 0 would be read as another
+// size.
 TEST(HuggingFaceConfig, SizesOfNothingAreRefusedInEveryFamily) {
   for (const std::string type :
        {"mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "mixtral", "qwen2_moe",
@@ -231,7 +232,7 @@ TEST(HuggingFaceConfig, GemmaWithTheDefaultScaleIsSaved) {
     const std::string written = config_from_options(options, c10::kFloat);
     EXPECT_EQ(nlohmann::json::parse(written)["query_pre_attn_scalar"], 24);
     EXPECT_DOUBLE_EQ(options_from_config(written).block().attention_scale(), std::pow(24, -0.5));
-    // A scale that is not one over the root of a whole number is written, too.
+    // A scale that is not 1 over the root of a whole number is written, too.
     options.block().attention_scale(0.3);
     EXPECT_NEAR(
         options_from_config(config_from_options(options, c10::kFloat)).block().attention_scale(),
@@ -265,7 +266,7 @@ TEST(HuggingFaceConfig, KindsOfLayersAreRead) {
   }
 }
 
-// Sizes of heads are divided by it.
+// The size of heads is a quotient by the number of heads.
 TEST(HuggingFaceConfig, NoHeadsAreRefused) {
   for (const std::string type : {"llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2",
                                  "gemma", "gemma2", "gemma3_text", "starcoder2", "stablelm"}) {
@@ -326,13 +327,13 @@ TEST(HuggingFaceConfig, WhatWasReadIsWrittenBack) {
   const TransformerOptions options = options_from_config(source);
   const auto json = nlohmann::json::parse(source);
   EXPECT_EQ(nlohmann::json::parse(config_from_options(options, std::nullopt, source)), json);
-  // Both names of the type.
+  // The text has both names of the type.
   auto both = json;
   both["dtype"] = "bfloat16";
   const auto typed = nlohmann::json::parse(config_from_options(options, c10::kFloat, both.dump()));
   EXPECT_EQ(typed["dtype"], "float32");
   EXPECT_EQ(typed["torch_dtype"], "float32");
-  // Another type, and another model: what says nothing about it stays.
+  // With another type and another model, the fields that do not depend on them stay.
   auto want = json;
   want["torch_dtype"] = "float32";
   EXPECT_EQ(nlohmann::json::parse(config_from_options(options, c10::kFloat, source)), want);

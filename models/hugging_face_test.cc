@@ -1,4 +1,4 @@
-// Against what Python's transformers 5.24.0 saved and computed, with attention "eager":
+// Compares with what Python's transformers 5.24.0 saved and computed, with attention "eager":
 // testdata/transformers/make_golden.py.
 #include "models/hugging_face.h"
 
@@ -132,7 +132,7 @@ TEST_P(Golden, OutputsAndGradientsAreThoseOfTransformers) {
 TEST_P(Golden, WritesTheFilesThatTransformersWrote) {
   const std::string folder = golden_folder(GetParam());
   const fs::path written = scratch();
-  // As the script has asked for.
+  // The script asked for this.
   const bool sharded = fs::exists(folder + "/model.safetensors.index.json");
   save_hugging_face(written, read_config(folder), *loaded(folder),
                     sharded ? 4000 : int64_t{5'000'000'000});
@@ -219,7 +219,7 @@ fs::path changed(const std::string& name, const std::function<void(Tensors&)>& c
 }
 
 TEST(HuggingFace, NamesOfOlderFilesAreUnderstood) {
-  // Without the prefix, with masks, and with the head that is tied.
+  // Reads a file without the prefix, with masks, and with the tied head.
   const fs::path folder = changed("gpt2", [](Tensors& tensors) {
     Tensors bare;
     for (const auto& [name, tensor] : tensors)
@@ -266,7 +266,7 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
             "it has 'transformer.h.2.ln_1.bias', of which the model knows nothing"},
            {"llama", [](Tensors& t) { t["model.layers.0.self_attn.q_proj.bias"] = at::ones({8}); },
             "it has 'model.layers.0.self_attn.q_proj.bias'"},
-           // A matrix that is not transposed, as Conv1D's is.
+           // A matrix that is not transposed, as Conv1D has it.
            {"gpt2",
             [](Tensors& t) {
               t["transformer.h.1.mlp.c_fc.weight"] = at::ones({32, 8});
@@ -293,7 +293,7 @@ TEST(HuggingFace, WrongTensorsAreRefusedAndNothingIsLoaded) {
   }
 }
 
-TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
+TEST(HuggingFace, OtherThanFloatingPointIsNotTakenForWeights) {
   const std::string name = "model.layers.0.mlp.up_proj.weight";
   const TransformerOptions options = read_config(golden_folder("llama"));
   for (const auto& [type, text] :
@@ -316,7 +316,7 @@ TEST(HuggingFace, WhatIsNoFloatingPointIsNotTakenForWeights) {
   for (const at::ScalarType type : {at::kDouble, at::kHalf, at::kBFloat16}) {
     loaded(changed("llama", [&](Tensors& t) { t[name] = t[name].to(type); }));
   }
-  // A head that is tied is compared as it is.
+  // The matrix of a saved head is not converted before it is compared.
   const fs::path folder = changed("llama_tied", [](Tensors& t) {
     t["lm_head.weight"] = t["model.embed_tokens.weight"].to(at::kDouble);
   });
@@ -373,7 +373,7 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
   for (const auto& [name, text] : texts) EXPECT_EQ(contents(written / name), text) << name;
   EXPECT_FALSE(fs::exists(written / "pytorch_model.bin"));
   EXPECT_EQ(contents(written / "model.safetensors"), contents(folder / "model.safetensors"));
-  // In another type, and with other options: what they do not say stays.
+  // In another type, and with other options: the fields that do not depend on them stay.
   auto want = config;
   want["dtype"] = "float32";
   EXPECT_EQ(save(SaveHuggingFaceOptions(source).type(at::kFloat), options), want);
@@ -384,11 +384,11 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
   EXPECT_EQ(other["attention_dropout"], 0.5);
   EXPECT_EQ(other["eos_token_id"], config["eos_token_id"]);
   EXPECT_EQ(other["dtype"], "bfloat16");
-  // Into the folder itself.
+  // Writes into the folder itself.
   save_hugging_face(folder, options, *model, source);
   EXPECT_THAT(loaded(folder)->parameters(), EqualsBitwise(model->parameters()));
   EXPECT_EQ(nlohmann::json::parse(contents(folder / "config.json")), config);
-  // A source that is none changes nothing.
+  // A source that does not exist leaves everything unchanged.
   const fs::path fresh = scratch() / "fresh";
   expect_refused(
       [&] {
@@ -509,7 +509,7 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
     return result;
   };
   const fs::path folder = scratch();
-  // Not the index's, or not of these names.
+  // Files that the index does not name, or whose names are not those of pieces.
   const std::set<std::string> others = {"model-00001-of-00077.safetensors", "notes.safetensors",
                                         "tokenizer.json"};
   for (const std::string& name : others) std::ofstream(folder / name) << "kept";
@@ -546,7 +546,7 @@ TEST(HuggingFace, PiecesOfAnEarlierSaveAreRemoved) {
 
 TEST(HuggingFace, ARefusedSaveChangesNothing) {
   const TransformerOptions options = read_config(golden_folder("llama"));
-  // What is refused: options, types, and values that are not there, late in the order of the files.
+  // The refused cases: options, types, and missing values late in the order of the files.
   const auto with_dropout = TransformerOptions(options).residual_dropout(0.1);
   auto mixed = transformer(options);
   mixed->ptr(mixed->size() - 1)->to(at::kDouble);
@@ -589,7 +589,7 @@ TEST(HuggingFace, ARefusedSaveChangesNothing) {
 }
 
 TEST(HuggingFace, AFolderInTheWayIsFoundBeforeAnythingIsWritten) {
-  // 4000 bytes: three files.
+  // With at most 4000 bytes there are three files.
   const TransformerOptions options = read_config(golden_folder("gpt2"));
   for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json",
                            "model-00002-of-00003.safetensors"}) {

@@ -108,7 +108,7 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
     firsts.push_back(rows[i] * plan_->length + tokens_[rows[i]]);
     ends[rows[i]] = tokens_[rows[i]] + lengths[i];
   }
-  // Before anything is counted: a device may have no memory.
+  // Allocated before any count changes: a device may have no memory.
   const at::Tensor slots =
       (at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens)).to(ids.device());
   plan_->ends_on_device = padded ? at::tensor(ends, at::kLong).to(ids.device()) : at::Tensor();

@@ -166,7 +166,7 @@ TEST(KvCache, ThePromptsLogitsHaveTheBitsOfAWholeForward) {
   }
 }
 
-// The same micro-batches, one behind another.
+// The logits of the same micro-batches, computed one after another.
 at::Tensor by_micro_batches(torch::nn::Sequential& model, const Tensors& inputs, int64_t chunks) {
   std::vector<at::Tensor> logits;
   const int64_t rows = inputs[0].size(0), each = (rows + chunks - 1) / chunks;

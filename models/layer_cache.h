@@ -1,8 +1,8 @@
 // LayerCache: the keys and values that an attention layer has computed, by row and place.
 //
-// Beside a model's vectors go slots, (N, T), one for each token: row * length + place, a row being
-// one of the cache's and a place counted from the row's first token. So a layer knows whose tokens
-// it is given, however rows are cut into micro-batches.
+// Slots, (N, T), go beside the model's vectors, one for each token: row * length + place, where the
+// row is one of the cache's and places count from the row's first token. So a layer knows the rows
+// of its tokens, however rows are cut into micro-batches.
 #ifndef MODELS_LAYER_CACHE_H_
 #define MODELS_LAYER_CACHE_H_
 
@@ -15,28 +15,29 @@
 
 namespace gpipe::models::internal {
 
-// What a call is about. All layers of a model have one; the caller's thread changes it between
-// calls, so that no layer has to wait for its device to learn a size.
+// The rows and places of a call. All layers of a model share one plan. The caller's thread changes
+// it between calls, so that no layer has to wait for its device to learn a size.
 struct CachePlan {
   int64_t rows = 0;
   int64_t length = 0;           // places of a row
-  int64_t tokens = 0;           // that each row gets
+  int64_t tokens = 0;           // new ones of each row
   int64_t seen = 0;             // the places up to the last one of any row
   bool nothing_before = false;  // all rows of the call were empty
   std::vector<int64_t> begins;  // [row] the place of its first token; -1: it is not in the call
-  // [row] the place behind its last token, for rows of the call; a row's other slots are padding.
+  // [row] the place behind its last token, for rows of the call; the row's slots from there on are
+  // padding.
   std::vector<int64_t> ends;
-  at::Tensor ends_on_device;  // the same, if there is padding; otherwise undefined
+  at::Tensor ends_on_device;  // `ends`, if there is padding; otherwise undefined
 
-  // Throws c10::ValueError for slots of another call (on the CPU, where looking costs nothing), in
-  // training mode, and where gradients are enabled.
+  // Throws c10::ValueError for slots of another call (on the CPU, where reading them costs
+  // nothing), in training mode, and if gradients are enabled.
   void check(const at::Tensor& slots, bool training) const;
   at::Tensor places(const at::Tensor& slots) const;
-  // How many tokens the text of each of these rows has, with those of the call: (N, 1).
+  // The number of tokens of each of these rows' texts, with those of the call: (N, 1).
   at::Tensor lengths(const at::Tensor& slots) const;
 };
 
-// Thread-safety: one call at a time, as an attention layer.
+// Thread-safety: one call at a time, as for an attention layer.
 class LayerCache {
  public:
   explicit LayerCache(std::shared_ptr<const CachePlan> plan) : plan_(std::move(plan)) {}
@@ -51,7 +52,8 @@ class LayerCache {
   // memory, on their device and of their type. For padding it keeps zeros. Throws c10::ValueError
   // for another type later.
   void put(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& slots);
-  // What these rows have in the plan's places: (N, kv_heads, seen, D) both. Zero where nothing is.
+  // The keys and values of these rows in the plan's places, each (N, kv_heads, seen, D); 0 in empty
+  // places.
   std::pair<at::Tensor, at::Tensor> get(const at::Tensor& slots) const;
   // Empties the row from this place on: a weight of 0 does not hide a NaN that was left there.
   void clear(int64_t row, int64_t place);

@@ -44,11 +44,11 @@ constexpr const char* kPrefix = "base_model.model.";
 
 using Linears = std::vector<std::shared_ptr<AdaptableLinearImpl>>;
 
-// Something that a name or a pattern may mean.
+// A layer that a name or a pattern may match.
 struct Candidate {
   std::string name;
   std::shared_ptr<AdaptableLinearImpl> layer;  // null: it takes no adapter
-  std::string type;                            // of the module, then
+  std::string type;                            // of the module without support for adapters
   int64_t begin = 0, end = 0;                  // rows
   bool transposed = false;
 };
@@ -62,7 +62,7 @@ Linears linears(const torch::nn::Module& model) {
   return found;
 }
 
-// By the names of the model's own modules.
+// The candidates by the names of the model's own modules.
 std::vector<Candidate> candidates(const torch::nn::Module& model) {
   std::vector<Candidate> found;
   for (const auto& module : model.named_modules("", /*include_self=*/false)) {
@@ -75,7 +75,7 @@ std::vector<Candidate> candidates(const torch::nn::Module& model) {
   return found;
 }
 
-// By the names of transformers' modules.
+// The candidates by the names of transformers' modules.
 std::vector<Candidate> candidates(const torch::nn::Module& model,
                                   const TransformerOptions& options) {
   check(options);
@@ -127,7 +127,7 @@ bool is_one_of(const std::string& name, const std::vector<std::string>& targets)
                      [&](const std::string& target) { return is_or_ends_with(name, target); });
 }
 
-// Whether a name or the pattern means this.
+// Matches candidates with the names or the pattern, and keeps which ones were met.
 class Matcher {
  public:
   explicit Matcher(const LoraOptions& lora) : lora_(lora) {
@@ -144,13 +144,13 @@ class Matcher {
     const std::string& name = candidate.name;
     if (is_one_of(name, lora_.exclude_modules())) return false;
     if (pattern_.has_value()) return std::regex_match(name, *pattern_);
-    // The type as the compiler spells it ends so.
+    // The compiler's name of the type ends like this.
     return all_linear()
                ? candidate.layer != nullptr || absl::EndsWith(candidate.type, "nn::LinearImpl")
                : is_one_of(name, lora_.target_modules());
   }
 
-  // Throws if a name, or the pattern, is that of no candidate.
+  // Throws if a name, or the pattern, matches no candidate.
   void check_all_met(const std::vector<Candidate>& all) const {
     std::vector<std::string> unmet;
     for (const std::string& target : lora_.target_modules()) {
@@ -182,7 +182,8 @@ class Matcher {
   std::optional<std::regex> pattern_;
 };
 
-// What is to be adapted. Throws, with nothing changed. `each`: each name must be met.
+// The candidates to be adapted. Throws, with nothing changed. `each`: whether each name must match
+// one.
 std::vector<Candidate> targets(const std::vector<Candidate>& all, const LoraOptions& lora,
                                bool each) {
   check(lora);
@@ -271,7 +272,7 @@ std::vector<Part> parts_of(const torch::nn::Module& model) {
   throw std::runtime_error(absl::StrCat("cannot use the adapter of ", folder, ": ", reason));
 }
 
-// What a field must be that changes what is computed in a way that is not known here.
+// Whether the value of a field that is not supported here leaves the computation as it is.
 bool is_nothing(const Json& value) {
   return value.is_null() || value == false || value == "none" || value == "" ||
          ((value.is_array() || value.is_object()) && value.empty());
@@ -316,7 +317,8 @@ LoraOptions options_from(Json fields, const std::string& folder) {
                                 " has changed the base's weights; convert it with peft's "
                                 "path_initial_model_for_weight_conversion"));
   }
-  // Who made it, of what, and how it was begun; what says how others' layers are to be read.
+  // Fields about the origin and the initialization of the adapter, and about how to read layers of
+  // other kinds.
   for (const char* name :
        {"auto_mapping", "base_model_name_or_path", "eva_config", "fan_in_fan_out", "inference_mode",
         "init_lora_weights", "layers_pattern", "loftq_config", "megatron_core", "peft_version",

@@ -19,7 +19,8 @@
 
 namespace gpipe::models {
 
-// What is adapted, and how. A value type. Names are those of peft's LoraConfig where they differ.
+// The adapted layers, and the options of their adapters. A value type. Names of peft's LoraConfig
+// are in brackets where they differ.
 //
 // Example:
 //   LoraOptions({"q_proj", "v_proj"}).rank(16).alpha(32)
@@ -29,39 +30,41 @@ struct LoraOptions {
   LoraOptions(std::vector<std::string> target_modules)
       : target_modules_(std::move(target_modules)) {}
 
-  // Names of linear layers, or their ends behind a dot: "q_proj" is that of all blocks.
-  // {"all-linear"}: all but the head. Each must be the name of some layer.
+  // Names of linear layers, or their ends behind a dot: "q_proj" means that of every block.
+  // {"all-linear"}: all except the head. Each must match some layer.
   TORCH_ARG(std::vector<std::string>, target_modules);
-  // Instead of these a regular expression that a whole name must match: ".*[.](q|v)_proj".
+  // Instead of target_modules, a regular expression that the whole name must match:
+  // ".*[.](q|v)_proj".
   TORCH_ARG(std::string, target_pattern);
   // Names, or ends of names, that are left out (exclude_modules).
   TORCH_ARG(std::vector<std::string>, exclude_modules);
   // The rows of one of the two matrices, at least 1 (r).
   TORCH_ARG(int64_t, rank) = 8;
-  // Their product is multiplied with alpha / rank (lora_alpha).
+  // The product of the two matrices is multiplied with alpha / rank (lora_alpha).
   TORCH_ARG(double, alpha) = 8;
   // The probability that an element of an adapter's input is dropped in training (lora_dropout),
   // from 0 to below 1.
   TORCH_ARG(double, dropout) = 0;
-  // alpha / sqrt(rank) instead (Kalajdzievski, "rsLoRA", 2023; use_rslora).
+  // Whether the factor is alpha / sqrt(rank) instead (Kalajdzievski, "rsLoRA", 2023; use_rslora).
   TORCH_ARG(bool, rank_stabilized) = false;
   // The lengths of the weight's rows are trained apart from their directions (Liu et al., "DoRA",
   // 2024; use_dora).
   TORCH_ARG(bool, dora) = false;
 };
 
-// Freezes all parameters and adds adapters, which train and change nothing at first. Their
+// Freezes all parameters and adds adapters, which are trained and change nothing at first. Their
 // parameters have the weight's type, but at least 32 bits, and its device; on meta they have no
-// values. Matrices are drawn from LibTorch's generator, in the order of the layers. Call it when
+// values. Matrices are drawn from LibTorch's generator, in the order of the layers. Call it after
 // the base's weights are loaded, and before a pipeline or an optimizer is made of the model.
 //
 // Returns the names that have been adapted. With TransformerOptions these are names of Python's
-// `transformers` ("model.layers.0.self_attn.q_proj"), so of a packed `qkv` queries, keys and values
-// are adapted apart where these files have them apart; without, names of the model's own modules.
+// `transformers` ("model.layers.0.self_attn.q_proj"), so queries, keys and values of a packed `qkv`
+// are adapted separately if those files have them as separate layers. Without, they are names of
+// the model's own modules.
 //
-// Throws c10::ValueError for options that make no adapter, a name or pattern that no layer has, one
-// that is a layer's which takes no adapter (a torch::nn::Linear, an embedding, the head), and a
-// layer that has adapters already. Nothing is changed then.
+// Throws c10::ValueError for options that do not make an adapter, a name or pattern that matches no
+// layer, one that matches a layer without support for adapters (a torch::nn::Linear, an embedding,
+// the head), and a layer that has adapters already. Nothing is changed then.
 //
 // Example:
 //   load_hugging_face(folder, options, *model);
@@ -71,27 +74,27 @@ std::vector<std::string> add_lora(const torch::nn::Module& model, const LoraOpti
 std::vector<std::string> add_lora(const torch::nn::Module& model, const TransformerOptions& options,
                                   const LoraOptions& lora);
 
-// Writes the adapters into the weights, with the bits of peft's merge_and_unload, and back: copies
-// of the weights are kept in between, so that they get their bits again. In between the model
-// computes as fast as without adapters, and cannot be trained.
+// merge_lora writes the adapters into the weights, with the bits of peft's merge_and_unload, and
+// keeps copies, from which unmerge_lora restores the weights' bits. In between, the model computes
+// as fast as without adapters, and cannot be trained.
 void merge_lora(const torch::nn::Module& model);
 void unmerge_lora(const torch::nn::Module& model);
-// Writes them into the weights and takes them away: save_hugging_face takes the model then. Or
-// takes them away alone. What was frozen stays so.
+// Writes the adapters into the weights and removes them, so that save_hugging_face takes the model;
+// or only removes them. Frozen parameters stay frozen.
 void merge_and_unload_lora(const torch::nn::Module& model);
 void unload_lora(const torch::nn::Module& model);
 
-// What folder/adapter_config.json says. Throws std::runtime_error if it cannot be read, or says
-// what is not known here: an adapter of another kind, biases, whole layers beside adapters
-// (modules_to_save), ranks that differ, an initialization that changes the base's weights.
+// The options in folder/adapter_config.json. Throws std::runtime_error if it cannot be read, or has
+// what this package does not support: an adapter of another kind, biases, whole layers beside
+// adapters (modules_to_save), ranks that differ, an initialization that changes the base's weights.
 LoraOptions read_lora(const std::string& folder);
 
 // Adds the adapters of folder/adapter_config.json and reads their values from
 // folder/adapter_model.safetensors, converted to the parameters' types. Returns their options.
 //
-// Throws as read_lora and add_lora, std::runtime_error for tensors that are missing, left over, of
-// another shape or of a type that is not floating-point, and c10::ValueError for a model on meta.
-// Nothing is changed then, unless a file is damaged within a tensor.
+// Throws as read_lora and add_lora do, std::runtime_error for tensors that are missing, left over,
+// of another shape or of a type that is not floating-point, and c10::ValueError for a model on
+// meta. Nothing is changed then, unless a file is damaged within a tensor.
 LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model);
 LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model,
                       const TransformerOptions& options);
@@ -99,8 +102,8 @@ LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model,
 // Writes both files, each as a whole, and creates the folder. `base`: where the base's weights are,
 // a folder or a name (base_model_name_or_path).
 //
-// Throws c10::ValueError for a model without adapters, with others than `lora` says, or with some
-// on meta; std::runtime_error where the disk or the rights refuse something.
+// Throws c10::ValueError for a model without adapters, with others than `lora` describes, or with
+// some on meta; std::runtime_error for a full disk or missing rights.
 //
 // Example:
 //   save_lora("adapter", *model, lora, "meta-llama/Llama-3.1-8B");

@@ -45,7 +45,7 @@ TransformerOptions small(TransformerKind kind) {
   return options;
 }
 
-// Adapters that change something.
+// Fills adapters with values that change the outputs.
 void fill(const torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : model.named_parameters()) {
@@ -116,7 +116,8 @@ TEST(Lora, IsThePlainModelBitForBitBehindAFrozenEmbedding) {
         [&] { return adapted(each.options, each.lora); }, {random_ids(each.options)},
         random_ids(each.options),
         [&](torch::nn::Sequential model) {
-          // What trains gets a gradient in the plain loop: the test cannot hold without any.
+          // Each trained parameter gets a gradient in the plain loop, so that the comparison below
+          // cannot be empty.
           const at::Tensor ids = random_ids(each.options);
           loss({model->forward(ids)}, {ids}).backward();
           for (auto& parameter : model->named_parameters()) {
@@ -175,7 +176,7 @@ TEST(Lora, DrawsAndSumsOfAPackedLayerAreThoseOfItsParts) {
   const at::Tensor x = at::randn({2, 3, 16});
   const at::Tensor have = attention->qkv->forward(x);
   const at::Tensor base = at::linear(x, attention->qkv->weight);
-  // Keys are nobody's.
+  // The keys have no adapter.
   EXPECT_THAT(have.slice(-1, 16, 24).contiguous(),
               EqualsBitwise(base.slice(-1, 16, 24).contiguous()));
   for (const auto& [begin, end] : {std::pair(0, 16), std::pair(24, 32)}) {

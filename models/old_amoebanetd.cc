@@ -91,7 +91,7 @@ at::Tensor shifted(const at::Tensor& x) { return x.slice(2, 1).slice(3, 1); }
 
 using MakeModule = std::function<AnyModule()>;
 
-// What brings a cell's input to the cell's width.
+// Makes the layer that brings a cell's input to the cell's width.
 MakeModule relu_conv_bn(int64_t in, int64_t out) {
   return [=] { return AnyModule(ReluConvBn(in, out)); };
 }

@@ -33,7 +33,7 @@ struct OldAmoebaNetDOptions {
 // Takes images of shape [batch, 3, side, side], where side is a multiple of 32 from 224 to 416.
 // Gives scores of shape [batch, num_classes].
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::old_amoebanetd(OldAmoebaNetDOptions().num_filters(208));

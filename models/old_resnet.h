@@ -16,7 +16,7 @@ namespace gpipe::models {
 
 // The options of torchgpipe's older ResNet (its examples/resnet from June 2019). It differs from
 // ResNetOptions' networks: blocks have no ReLU after their first and second batch norm, weights are
-// drawn from a wider distribution, and shortcuts are no skips but go from layer to layer.
+// drawn from a wider distribution, and shortcuts are not skips, but go from layer to layer.
 struct OldResNetOptions {
   // The number of blocks in each group, {3, 4, 23, 3} for ResNet-101. At most 16 groups of at most
   // 1024 blocks.
@@ -31,12 +31,12 @@ struct OldResNetOptions {
 
 // The layers, flat: four in the stem, nine in each block, three in the tail. From a block's first
 // layer, "layer1_0_twin", to "layer1_0_residual" two tensors go from layer to layer as a
-// std::vector<torch::Tensor>: what the convolutions have made so far, and the block's input. The
+// std::vector<torch::Tensor>: the output of the convolutions so far, and the block's input. The
 // down-sampling of the shortcut is inside the residual layer.
 //
 // Takes images of shape [batch, 3, height, width], gives scores of shape [batch, num_classes].
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::old_resnet(OldResNetOptions({3, 4, 23, 3}).num_classes(10));

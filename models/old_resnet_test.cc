@@ -94,7 +94,7 @@ TEST(OldResNetTest, APipelineEqualsThePlainModel) {
   }
 }
 
-TEST(OldResNetTest, ConvolutionsAreInitialisedWiderThanUsual) {
+TEST(OldResNetTest, ConvolutionsAreInitializedWiderThanUsual) {
   const auto parameters = old_resnet(OldResNetOptions({1, 1}))->named_parameters();
   // Over 147,456 draws the standard deviation is off by 0.2 %.
   const double expected = 2 / std::sqrt(128.0 * 9);

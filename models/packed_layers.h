@@ -1,7 +1,7 @@
 // packed_layers: the layers of a language model over rows of several documents.
 //
 // They take and give {vectors, documents}: the numbers of the tokens' documents, (N, T), go from
-// layer to layer beside what is computed.
+// layer to layer beside the vectors.
 #ifndef MODELS_PACKED_LAYERS_H_
 #define MODELS_PACKED_LAYERS_H_
 
@@ -40,7 +40,7 @@ class PackedImpl : public Layer {
     }
   }
 
-  // A clone of a `Layer` would be one, and take one tensor.
+  // The clone() of `Layer` would return a `Layer`, which takes one tensor.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<c10::Device>& device = std::nullopt) const override {
     const std::shared_ptr<torch::nn::Module> layer = Layer::clone(device);

@@ -2,9 +2,10 @@
 //
 //   peft_live_program MODEL ADAPTER INPUTS OUT
 //
-// MODEL: a folder of Python's transformers; ADAPTER: one of its peft. INPUTS: a file with `ids` and
-// `targets`. OUT gets outputs.safetensors (logits in float64), the adapter as it is written, its
-// gradients in float64 in the same form, and the model with the adapter merged into it.
+// MODEL: a folder written by Python's transformers; ADAPTER: one written by peft. INPUTS: a file
+// with `ids` and `targets`. OUT: gets outputs.safetensors (logits in float64), the adapter as
+// written here, its gradients in float64 in the same form, and the model with the adapter merged
+// into it.
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/modules/container/sequential.h>

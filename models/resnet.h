@@ -42,7 +42,7 @@ struct ResNetOptions {
 // num_classes]. Convolutions are initialized with kaiming-normal (fan-out), batch norms with one
 // and zero.
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::resnet(ResNetOptions({3, 4, 23, 3}).num_classes(10));

@@ -95,7 +95,7 @@ TEST(ResNetTest, SkipsGoBetweenThePartitionsOfThePublishedBalances) {
   EXPECT_EQ(crossing({140, 230}), "0>1 ");
 }
 
-TEST(ResNetTest, ConvolutionsAreInitialisedForReLU) {
+TEST(ResNetTest, ConvolutionsAreInitializedForReLU) {
   const auto parameters = resnet(ResNetOptions({1, 1}))->named_parameters();
   // Fan-out of a 3x3 convolution to 128 channels. Over 147,456 draws the standard deviation is off
   // by 0.2 %.

@@ -26,7 +26,7 @@ class Frequencies {
         exponents_(at::arange(0, columns_, 2, at::TensorOptions(at::kFloat).device(device)) /
                    columns_) {}
 
-  // (C / 2), or with the dimensions of `lengths` before it.
+  // Returns frequencies (C / 2), or with the dimensions of `lengths` before it.
   at::Tensor operator()(const at::Tensor& lengths) const {
     switch (rotary_.kind()) {
       case RotaryKind::kPlain:
@@ -52,7 +52,7 @@ class Frequencies {
   at::Tensor dynamic(const at::Tensor& lengths) const {
     const auto columns = static_cast<double>(columns_);
     const double factor = rotary_.factor();
-    // In float32, as the lengths are a tensor there, too.
+    // In float32, because `transformers` has the lengths as a tensor, too.
     const at::Tensor stretch =
         (lengths.to(at::kFloat) * factor / positions_ - (factor - 1)).pow(columns / (columns - 2));
     const at::Tensor longer = at::pow((theta_ * stretch).unsqueeze(-1), exponents_).reciprocal();
@@ -125,8 +125,8 @@ at::Tensor rotate(const at::Tensor& heads, const Rotation& rotation) {
   const int64_t columns = rotation.cosines.size(-1);
   const bool whole = columns == heads.size(-1);
   const at::Tensor turning = whole ? heads : heads.slice(-1, 0, columns);
-  // Before its halves are used: a backward sums up their gradients first, so that the sum lies in
-  // memory as that of Python's `transformers`, and norms of heads round alike.
+  // Computed before the halves are used: the backward then sums up their gradients first, the sum
+  // lies in memory as in Python's `transformers`, and norms of heads round alike.
   const at::Tensor kept = turning * rotation.cosines;
   const std::vector<at::Tensor> halves = turning.chunk(2, -1);
   const at::Tensor turned = at::cat({-halves[1], halves[0]}, -1);

@@ -21,7 +21,7 @@ constexpr KindName kKinds[] = {
     {RotaryKind::kLongRope, "longrope"}, {RotaryKind::kLlama3, "llama3"},
 };
 
-// An object, or an empty one for null.
+// Returns the object, or an empty one for null.
 Json object(const Json& value, const std::string& name) {
   if (value.is_null()) return Json::object();
   if (!value.is_object()) refuse_config(absl::StrCat(name, " must be an object"));
@@ -61,14 +61,14 @@ std::vector<double> needed_list(ConfigFields& fields, const std::string& where, 
   return values;
 }
 
-// Where there is no factor it is what the text has grown by.
+// The factor; if none is given, the quotient of the new and the original length.
 double factor_or_growth(ConfigFields& fields, int64_t positions, int64_t original) {
   double factor = 0;
   fields.number("factor", &factor, 0, /*null=*/0);
   return factor > 0 ? factor : static_cast<double>(positions) / static_cast<double>(original);
 }
 
-// 0 where there is none.
+// Returns 0 if there is no such field.
 double number_or_zero(ConfigFields& fields, const char* name) {
   double value = 0;
   if (fields.has(name)) fields.number(name, &value, 0, /*null=*/0);
@@ -120,19 +120,19 @@ struct Rotary {
   RotaryOptions options;
 };
 
-// Reads an object; `theta`, `part` and `positions` hold where it says nothing. `original` overrules
-// what it says about the original length; 0 does not.
+// Reads an object; `theta`, `part` and `positions` are the defaults of its fields. `original`, if
+// not 0, replaces the original length in the object.
 Rotary read_rotary(const Json& json, const std::string& where, double theta, double part,
                    int64_t positions, const RotaryDefaults& defaults, int64_t original) {
   ConfigFields fields = ConfigFields::reader(json, absl::StrCat(where, "."));
   std::string name;
-  // The newer name counts where both are there.
+  // The newer name counts if both are there.
   fields.text(fields.has("rope_type") ? "rope_type" : "type", &name, "default");
   fields.ignore({"type"});
   const RotaryKind kind = kind_named(name, where, defaults.as_phi3);
   fields.number("rope_theta", &theta, theta);
   fields.number("partial_rotary_factor", &part, part);
-  // 0 would be the model's own.
+  // 0 would stand for the model's own.
   if (!(theta > 0)) {
     refuse_config(absl::StrCat("rope_theta must be a positive number, got ", theta));
   }
@@ -159,7 +159,7 @@ Rotary read_rotary(const Json& json, const std::string& where, double theta, dou
       rotary.factor(needed(fields, where, "factor"));
       break;
     case RotaryKind::kYarn:
-      // Rotations are counted with its logarithm.
+      // The number of rotations is computed with the logarithm of theta.
       if (!(theta > 1)) {
         refuse_config(
             absl::StrCat("rope_theta must be above 1 for positions of the type yarn, got ", theta));
@@ -211,7 +211,7 @@ bool same(const LayerKind& a, const LayerKind& b) {
   return a.window() == b.window() && a.rotates() == b.rotates() && a.sparse() == b.sparse();
 }
 
-// Before their rotary options are set.
+// Sets the kinds of layers, before their rotary options.
 void set_layers(TransformerOptions& options, const std::vector<LayerKind>& layers) {
   std::vector<LayerKind> kinds;
   std::vector<int64_t> of_block;
@@ -233,7 +233,7 @@ const RotaryOptions& first_rotary(const BlockOptions& block, bool with_window) {
   return kNone;
 }
 
-// Without what version 4 wants beside it.
+// Removes the fields that version 4 has beside the object.
 Json for_version_4(Json json) {
   json.erase("rope_theta");
   json.erase("partial_rotary_factor");
@@ -256,7 +256,7 @@ void rotary_fields(ConfigFields& fields, TransformerOptions& options,
       json["partial_rotary_factor"] = rotary.part();
       fields.put(defaults.part_name, rotary.part());
     }
-    // For version 5 and for version 4.
+    // The first is for version 5, the other for version 4.
     fields.put("rope_parameters", json);
     fields.put(defaults.theta_name, options.rope_theta());
     if (rotary.kind() != RotaryKind::kPlain) fields.put("rope_scaling", for_version_4(json));
@@ -343,7 +343,7 @@ void layer_type_fields(ConfigFields& fields, TransformerOptions& options, int64_
     return;
   }
   const Json types = fields.take("layer_types");
-  // Far too many are refused by check().
+  // A number that is far too large is refused by check().
   const int64_t count = options.num_layers() <= 1024 ? options.num_layers() : 0;
   if (!types.is_null() &&
       (!types.is_array() || static_cast<int64_t>(types.size()) != options.num_layers())) {

@@ -18,13 +18,13 @@ struct RotaryDefaults {
   bool may_be_partial = false;
   const char* theta_name = "rope_theta";
   const char* part_name = "partial_rotary_factor";
-  // Only plain positions and LongRoPE, also under its old names, with the first length beside
-  // the other fields and not among those of the rotation (Phi-3).
+  // Whether only plain positions and LongRoPE are allowed, also under its old names, with the
+  // original length beside the other fields and not among those of the rotation (Phi-3).
   bool as_phi3 = false;
 };
 
-// `rope_scaling` or `rope_parameters`, and the fields beside them: sets rope_theta and the rotary
-// options of all kinds that rotate.
+// Reads or writes `rope_scaling` or `rope_parameters`, and the fields beside them: rope_theta and
+// the rotary options of all kinds that rotate.
 void rotary_fields(ConfigFields& fields, TransformerOptions& options,
                    const RotaryDefaults& defaults = {});
 
@@ -34,10 +34,10 @@ void two_rotary_fields(ConfigFields& fields, TransformerOptions& options);
 // A window for all layers, or null.
 void window_field(ConfigFields& fields, TransformerOptions& options, int64_t otherwise);
 
-// Which layers rotate, as SmolLM 3 says it; before their windows.
+// Which layers rotate, in the fields of SmolLM 3. To be called before the functions for windows.
 void rotating_field(ConfigFields& fields, TransformerOptions& options);
 
-// Which blocks have experts; before their windows.
+// Sets which blocks have experts. To be called before the functions for windows.
 void sparse_layers(TransformerOptions& options,
                    const std::function<bool(int64_t block)>& is_sparse);
 

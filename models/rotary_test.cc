@@ -89,12 +89,12 @@ TEST(Rotation, DependsOnTheLengthIfItsKindDoes) {
                                       .original_positions(12)
                                       .short_factors({1, 1, 1, 1})
                                       .long_factors({1, 2, 3, 4});
-  // Up to the length that it was made for, 16 and 12, it is the plain one.
+  // Up to the original lengths, 16 and 12, the rotation is the plain one.
   EXPECT_THAT(cosines(dynamic, 16), EqualsBitwise(cosines(RotaryOptions(), 16)));
   EXPECT_THAT(cosines(by_length, 12), EqualsBitwise(cosines(RotaryOptions(), 12)));
   EXPECT_FALSE(cosines(dynamic, 17).equal(cosines(RotaryOptions(), 17)));
   EXPECT_FALSE(cosines(by_length, 13).equal(cosines(RotaryOptions(), 13)));
-  // Documents of several lengths beside each other are what they are alone.
+  // Documents of several lengths beside each other have the angles that they have alone.
   for (const RotaryOptions& rotary : {dynamic, by_length}) {
     const at::Tensor places = at::cat({at::arange(20), at::arange(5)}).unsqueeze(0);
     const at::Tensor lengths =

@@ -9,8 +9,8 @@
 
 namespace gpipe::models {
 
-// The layers: "embedding", "block0_attention", "block0_mlp", "block1_attention", ..., "norm",
-// "head"; that is 2 * num_layers + 3. Each gives one tensor.
+// The layers are "embedding", "block0_attention", "block0_mlp", "block1_attention", ..., "norm",
+// "head": 2 * num_layers + 3. Each returns one tensor.
 //
 // Takes token ids, whole numbers of shape [rows, tokens], gives logits of shape [rows, tokens,
 // vocab_size]: those in row i, place t are for the token behind the first t + 1 tokens of row i.
@@ -23,15 +23,15 @@ namespace gpipe::models {
 // With `packed` the model takes two tensors, token ids and the numbers of their documents: both
 // [rows, tokens]. Padding is a document of its own.
 //
-// With head_in_loss the model gives vectors, and HeadLoss (models/head_loss.h) makes logits of
-// them, some at a time.
+// With head_in_loss the model returns vectors, and HeadLoss (models/head_loss.h) computes logits
+// from them, some at a time.
 //
 // A tied head has no parameter of its own, so `parameters()` has the matrix once; its gradient is
 // the sum of both uses. The model cannot be cloned. Without a pipeline, which copies the matrix
 // where it is needed (TiedLayer), head and embedding must be on one device.
 //
-// Throws c10::ValueError for options that make no network; its layers do for inputs that are no
-// token ids and, with learned positions, for sequences longer than max_positions.
+// Throws c10::ValueError for options that do not make a network. The layers throw it for inputs
+// that are not token ids and, with learned positions, for sequences longer than max_positions.
 //
 // Example:
 //   auto model = gpipe::models::transformer(gpipe::models::gpt2_small());

@@ -27,8 +27,8 @@ Layer linear(const TransformerOptions& options, int64_t in, int64_t out, bool bi
   return layer;
 }
 
-// The scale of what is added to the shortcut: with as many terms as there are such layers, their
-// sum is as large as one.
+// The factor for the last matrices before a shortcut: the sum over all these layers is then as
+// large as one term.
 double last_scale(const TransformerOptions& options) {
   return options.block().small_last_matrices()
              ? 1 / std::sqrt(2 * static_cast<double>(options.num_layers()))
@@ -47,7 +47,7 @@ std::string logits_name(const TransformerOptions& options, int64_t block) {
   return options.router_logits() ? "router" + std::to_string(block) : "";
 }
 
-// Skips without those that there are not.
+// A list of this skip alone, empty for an empty name.
 std::vector<std::string> named(const std::string& skip) {
   return skip.empty() ? std::vector<std::string>() : std::vector<std::string>{skip};
 }
@@ -256,7 +256,7 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
                                                  const at::Tensor& slots) const {
   const CachePlan& plan = cache_->plan();
   const at::Tensor places = plan.places(slots);
-  // Keys whose angles change as the text grows are kept as they were before, and rotated each time.
+  // Keys whose angles change as the text grows are kept unrotated, and rotated at each call.
   const bool grows = kind_.rotates() && kind_.rotary().depends_on_length();
   const at::Tensor lengths = grows ? plan.lengths(slots) : at::Tensor();  // (N, 1)
   const at::Tensor bare_keys = keys;
@@ -267,7 +267,7 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
   }
   cache_->check_complete(slots);
   cache_->put(grows ? bare_keys : keys, values, slots);
-  // Without what was just kept and would be copied; and the bits of a model without a cache.
+  // Does not copy the keys and values back from the cache, and has the bits of a model without one.
   if (plan.nothing_before) return causal_attention(queries, keys, values, {}, attention_options());
   auto [all_keys, all_values] = cache_->get(slots);
   if (grows) {
@@ -329,7 +329,7 @@ at::Tensor MlpLayerImpl::forward(const at::Tensor& input) {
   }
   const at::Tensor result =
       drop(normed(post_norm, down->forward(inner)), options_.residual_dropout(), is_training());
-  // In the order of Python's sums.
+  // The sum has the order of Python's `transformers`.
   return shortcut_.empty() ? input + result : result + input + shortcut;
 }
 

@@ -1,11 +1,11 @@
 // transformer_layers: the layers of a decoder-only language model.
 //
-// Each takes and gives one tensor, (N, T, hidden_size) but for the first and the last, so that a
-// pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
+// Each takes and gives one tensor, (N, T, hidden_size), except for the first and the last, so that
+// a pipeline may be cut between any two. A block is two layers, each with its own shortcut: cuts
 // between them cost no more than between blocks, and parts half as large balance better.
 //
-// Two things travel beside that tensor, as skips: what a parallel block is given, to its MLP, and
-// the logits of routers, to the head.
+// Two kinds of tensors travel beside it, as skips: the input of a parallel block goes to its MLP,
+// and the logits of routers go to the head.
 #ifndef MODELS_TRANSFORMER_LAYERS_H_
 #define MODELS_TRANSFORMER_LAYERS_H_
 
@@ -55,7 +55,8 @@ class TokenNormImpl : public torch::nn::Cloneable<TokenNormImpl> {
 };
 TORCH_MODULE(TokenNorm);
 
-// Token ids, (N, T) -> vectors. With learned_positions one is added for the place in the sequence.
+// Token ids, (N, T) -> vectors. With learned_positions, the vector of the place in the sequence is
+// added.
 class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
  public:
   explicit TokenEmbeddingImpl(const TransformerOptions& options) : options_(options) { reset(); }
@@ -63,8 +64,8 @@ class TokenEmbeddingImpl : public torch::nn::Cloneable<TokenEmbeddingImpl> {
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor forward(const at::Tensor& ids) { return apply(ids, {}); }
-  // With the numbers of the tokens' documents, (N, T): places are counted from each one's start.
-  // With a cache's plan, and slots instead (models/layer_cache.h): the slots' places.
+  // `documents`: the numbers of the tokens' documents, (N, T); places count from the start of each
+  // document. With a cache's plan they are slots (models/layer_cache.h), which name the places.
   at::Tensor apply(const at::Tensor& ids, const at::Tensor& documents);
 
   const TransformerOptions& options() const { return options_; }
@@ -92,8 +93,9 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, publ
   void pretty_print(std::ostream& stream) const override;
 
   at::Tensor forward(const at::Tensor& input) { return apply(input, {}); }
-  // With the numbers of the tokens' documents, (N, T): tokens look at those of their own. With a
-  // cache, and slots instead: they look at those that it has of their rows, and are kept.
+  // `documents`: the numbers of the tokens' documents, (N, T); a token looks only at its own
+  // document. With a cache they are slots: tokens look at those of their rows in the cache, and are
+  // kept there.
   at::Tensor apply(const at::Tensor& input, const at::Tensor& documents);
 
   const LayerKind& kind() const { return kind_; }
@@ -105,7 +107,7 @@ class AttentionLayerImpl : public torch::nn::Cloneable<AttentionLayerImpl>, publ
   AdaptableLinear qkv{nullptr}, output{nullptr};
 
  private:
-  // (N, heads, T, size) three times, normed, not rotated.
+  // Returns three tensors (N, heads, T, size), normed, not rotated.
   std::vector<at::Tensor> queries_keys_values(const at::Tensor& input) const;
   // The rotation of tokens at these places of texts of these lengths.
   Rotation rotation_at(const at::Tensor& places, const at::Tensor& lengths,
@@ -134,7 +136,7 @@ class MlpLayerImpl : public torch::nn::Cloneable<MlpLayerImpl>, public skip::Ski
   at::Tensor forward(const at::Tensor& input);
 
   TokenNorm norm{nullptr}, post_norm{nullptr};                // before and behind
-  AdaptableLinear gate{nullptr}, up{nullptr}, down{nullptr};  // with gate_in_up no gate
+  AdaptableLinear gate{nullptr}, up{nullptr}, down{nullptr};  // no `gate` with gate_in_up
 
  private:
   TransformerOptions options_;
@@ -160,8 +162,8 @@ class ExpertMatricesImpl : public torch::nn::Cloneable<ExpertMatricesImpl> {
 };
 TORCH_MODULE(ExpertMatrices);
 
-// The same with a mixture of experts in the MLP's place (ExpertOptions). With router_logits the
-// router's logits, (N, T, experts), go to the head.
+// As MlpLayer, with a mixture of experts instead of the MLP (ExpertOptions). With router_logits,
+// the router's logits, (N, T, experts), go to the head.
 class ExpertLayerImpl : public torch::nn::Cloneable<ExpertLayerImpl>, public skip::Skippable {
  public:
   explicit ExpertLayerImpl(const TransformerOptions& options, int64_t block = 0);
@@ -185,8 +187,8 @@ TORCH_MODULE(ExpertLayer);
 // Vectors -> logits, (N, T, vocab_size); with head_in_loss it hands the vectors on.
 class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLayer {
  public:
-  // With a matrix of its own, or tied to an embedding's. That one is used, but not registered here:
-  // a parameter that is registered twice is stepped twice by LibTorch's optimizers.
+  // A head with a matrix of its own, or tied to an embedding's. The embedding's matrix is used, but
+  // not registered here: LibTorch's optimizers step a parameter twice that is registered twice.
   TokenHeadImpl(const TransformerOptions& options, const at::Tensor& tied);
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
@@ -201,8 +203,8 @@ class TokenHeadImpl : public torch::nn::Cloneable<TokenHeadImpl>, public TiedLay
   bool in_loss() const { return options_.head_in_loss(); }
   double soft_cap() const { return options_.block().logit_soft_cap(); }
   at::Tensor logits(const at::Tensor& input) const;
-  // The weight. Throws c10::ValueError if it is on another device than the input, as one that is
-  // tied may be.
+  // The weight. Throws c10::ValueError if it is on another device than the input, as a tied one may
+  // be.
   const at::Tensor& matrix_for(const at::Tensor& input) const;
 
   at::Tensor weight;  // (vocab_size, hidden_size)

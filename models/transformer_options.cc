@@ -168,7 +168,7 @@ TransformerOptions& TransformerOptions::kind(TransformerKind kind) {
 }
 
 TransformerOptions::TransformerOptions(TransformerKind kind) : kind_(kind) {
-  // Another number is refused by check(), which says where it came from.
+  // A number that is not a kind is refused by check(), which names the option.
   if (kind == TransformerKind::kGPT2 || kind == TransformerKind::kLlama) block_ = blocks_of(kind);
   if (kind == TransformerKind::kGPT2) {
     vocab_size_ = 50257;

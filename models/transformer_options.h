@@ -1,4 +1,5 @@
-// TransformerOptions: the shape of a decoder-only language model, and those of well-known ones.
+// TransformerOptions: the shape of a decoder-only language model, and the shapes of well-known
+// ones.
 #ifndef MODELS_TRANSFORMER_OPTIONS_H_
 #define MODELS_TRANSFORMER_OPTIONS_H_
 
@@ -11,14 +12,14 @@
 
 namespace gpipe::models {
 
-// What a description of blocks begins with.
+// The kind of model from whose blocks the options start.
 enum class TransformerKind : uint8_t {
   kGPT2,   // learned positions, LayerNorm, tanh-GELU, biases (Radford et al., 2019)
   kLlama,  // rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al., 2023)
 };
 const char* to_text(TransformerKind kind);  // "gpt2", "llama"
 
-// Its blocks. Throws c10::ValueError for another number.
+// The blocks of the kind. Throws c10::ValueError for a number that is not a kind.
 BlockOptions blocks_of(TransformerKind kind);
 
 // A value type. Sizes that are 0 follow from others.
@@ -30,25 +31,26 @@ struct TransformerOptions {
   TransformerOptions(TransformerKind kind);  // NOLINT: implicit, as LibTorch's options are
 
   TransformerKind kind() const { return kind_; }
-  // Sets the block, too.
+  // Also sets the block.
   TransformerOptions& kind(TransformerKind kind);
 
-  // How blocks differ from the kind's: Mistral's, Qwen's, Gemma's.
+  // The blocks, if they differ from the kind's: Mistral's, Qwen's, Gemma's.
   TORCH_ARG(BlockOptions, block);
-  // Whose names config.json and weights have (models/families.h): "mistral". read_config sets it.
-  // Default: "", the kind's.
+  // The family whose names config.json and weights have (models/families.h): "mistral". read_config
+  // sets it. Default: "", the kind's.
   TORCH_ARG(std::string, family);
   TORCH_ARG(int64_t, vocab_size);  // at most 2^24
-  // The longest sequence. Learned positions are a matrix of this many rows; for rotary ones it says
-  // what the model is trained on, and longer sequences are taken. At most 2^24.
+  // The longest sequence. Learned positions are a matrix of this many rows. With rotary positions
+  // it is the length that the model is trained on; longer sequences are allowed. At most 2^24.
   TORCH_ARG(int64_t, max_positions);
   TORCH_ARG(int64_t, num_layers);   // blocks, at most 1024
   TORCH_ARG(int64_t, hidden_size);  // at most 2^20
   TORCH_ARG(int64_t, num_heads);    // of queries, at most 4096
-  // Heads of keys and values, each for as many heads of queries (Ainslie et al., "GQA", 2023).
-  // Default: 0, as many as num_heads. GPT-2 has no fewer.
+  // The number of heads of keys and values; each serves the same number of heads of queries
+  // (Ainslie et al., "GQA", 2023). Default: 0, num_heads. GPT-2 allows no other number.
   TORCH_ARG(int64_t, num_kv_heads) = 0;
-  // Default: 0, hidden_size / num_heads. GPT-2 has no other. Rotary positions need an even one.
+  // The width of a head. Default: 0, hidden_size / num_heads. GPT-2 allows no other. Rotary
+  // positions need an even one.
   TORCH_ARG(int64_t, head_size) = 0;
   // The width within the MLP; 0: 4 * hidden_size. At most 2^22. Default: 0 for GPT-2, 11008 for
   // Llama.
@@ -57,8 +59,8 @@ struct TransformerOptions {
   TORCH_ARG(bool, tied);
   TORCH_ARG(double, norm_epsilon);
   TORCH_ARG(double, rope_theta) = 10000;  // the base of the rotations' wavelengths
-  // Probabilities: of what the embedding gives; of what a block adds to it; of attention's weights.
-  // Default: 0.
+  // Probabilities of dropout: of the embedding's output; of what a block adds; of attention's
+  // weights. Default: 0.
   TORCH_ARG(double, embedding_dropout) = 0;
   TORCH_ARG(double, residual_dropout) = 0;
   TORCH_ARG(double, attention_dropout) = 0;
@@ -67,19 +69,19 @@ struct TransformerOptions {
   // Results differ in rounding. Default: false.
   TORCH_ARG(bool, fused_attention) = false;
   // Whether rows hold several documents, one behind the other: the model takes {ids, documents},
-  // the numbers of the tokens' documents, and computes what each document would give alone. A
-  // number that comes again behind another one is looked back at, but counts its places anew.
-  // Default: false.
+  // with the numbers of the tokens' documents, and computes what each document would give alone. If
+  // a number comes again behind another one, its tokens look back at the first ones, but their
+  // places count anew. Default: false.
   TORCH_ARG(bool, packed) = false;
-  // Whether the last layer hands on what it is given, and the loss function multiplies with its
+  // Whether the last layer only passes its input on, and the loss function multiplies with its
   // matrix, in pieces: see models/head_loss.h. Default: false.
   TORCH_ARG(bool, head_in_loss) = false;
   // Whether the model gives its routers' logits, too: {logits, router logits}, the latter (rows,
   // tokens, blocks with experts, experts), for balance_loss (models/balance_loss.h). Needs blocks
   // with experts. Default: false.
   TORCH_ARG(bool, router_logits) = false;
-  // Matrices are drawn from a normal distribution with this standard deviation. GPT-2's second
-  // matrices of attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
+  // Matrices are drawn from a normal distribution with this standard deviation. The second matrices
+  // of GPT-2's attention and MLP have 1 / sqrt(2 * num_layers) of it. Biases are 0, norms 1.
   TORCH_ARG(double, initializer_range) = 0.02;
 
  private:
@@ -88,7 +90,7 @@ struct TransformerOptions {
  public:
   // The model_type of config.json.
   std::string family_name() const { return family_.empty() ? to_text(kind_) : family_; }
-  // What holds for the sizes that are 0.
+  // The sizes, also those that are given as 0.
   int64_t kv_heads() const { return num_kv_heads_ > 0 ? num_kv_heads_ : num_heads_; }
   int64_t size_of_head() const { return head_size_ > 0 ? head_size_ : hidden_size_ / num_heads_; }
   int64_t mlp_size() const {
@@ -100,8 +102,8 @@ struct TransformerOptions {
   }
 };
 
-// Throws c10::ValueError, with the option's name and value, for options that make no network, or
-// one far beyond any.
+// Throws c10::ValueError, with the option's name and value, for options that do not make a network,
+// or one far larger than any that exists.
 void check(const TransformerOptions& options);
 
 // The shapes of published models. GPT-2: 124, 355, 774 and 1,558 million parameters, without the

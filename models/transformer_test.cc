@@ -121,7 +121,7 @@ TEST(TransformerTest, NamesItsLayersAndParameters) {
 
 // --- values
 
-TEST(TransformerTest, IsInitialisedAsPublished) {
+TEST(TransformerTest, IsInitializedAsPublished) {
   const TransformerOptions options =
       TransformerOptions(TransformerKind::kGPT2).num_layers(8).hidden_size(128).num_heads(2);
   const auto parameters = transformer(options)->named_parameters();
@@ -160,7 +160,7 @@ TEST(TransformerTest, LogitsDependOnNoLaterToken) {
       const at::Tensor others = model->forward(changed);
       EXPECT_THAT(others.slice(1, 0, 5).contiguous(),
                   EqualsBitwise(logits.slice(1, 0, 5).contiguous()));
-      // All those from there on do depend on it.
+      // All logits from there on do depend on it.
       EXPECT_GT((others - logits).abs().amax(-1).slice(1, 5).min().item<double>(), 0);
     }
   }
@@ -177,7 +177,7 @@ TEST(TransformerTest, FusedAttentionGivesTheSameUpToRounding) {
       logits[fused].logsumexp(-1).mean().backward();
       gradients[fused] = model->parameters()[0].grad();
     }
-    // The values are of order one, in float32.
+    // The tolerance is for values of order one in float32.
     EXPECT_LT((logits[0] - logits[1]).abs().max().item<double>(), 2e-5);
     EXPECT_LT((gradients[0] - gradients[1]).abs().max().item<double>(), 2e-5);
   }
@@ -214,7 +214,7 @@ TEST(TransformerTest, TheNormOfLlamaIsInFloat32) {
   const double apart = (norm->forward(input) - want).abs().max().item<double>();
   EXPECT_GT(apart, 1e-10);
   EXPECT_LT(apart, 1e-6);
-  // Squares that overflow in the tensor's own type.
+  // The squares overflow in the tensor's own type.
   norm->to(at::kHalf);
   const at::Tensor large = at::full({1, 8}, 3000, at::kHalf);
   EXPECT_THAT(norm->forward(large).to(at::kFloat), EqualsBitwise(at::ones({1, 8})));
@@ -226,7 +226,7 @@ TEST(TransformerTest, ATiedHeadHasTheEmbeddingsMatrix) {
   for (const TransformerKind kind : kKinds) {
     const TransformerOptions options = small(kind).tied(true);
     auto model = transformer(options);
-    // In float32 the head would round apart from the definition below.
+    // In float32 the head would round differently from the definition below.
     model->to(at::kDouble);
     const at::Tensor matrix = model->named_parameters()["embedding.tokens.weight"];
     EXPECT_EQ(model->named_parameters().find("head.weight"), nullptr);
@@ -236,7 +236,7 @@ TEST(TransformerTest, ATiedHeadHasTheEmbeddingsMatrix) {
     EXPECT_TRUE(head->weight.is_same(matrix));
     EXPECT_LT((head->forward(hidden) - hidden.matmul(matrix.t())).abs().max().item<double>(),
               1e-14);
-    // As over several devices. On meta nothing else would notice.
+    // As with several devices: on meta, nothing else would notice the wrong device.
     try {
       head->forward(hidden.to(at::kMeta));
       ADD_FAILURE() << "nothing was thrown";

@@ -32,7 +32,8 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 ROWS, TOKENS = 2, 11
-# Values are of order one. bfloat16 has 8 bits, and rounds after each operation, here and there in another order.
+# Values are of order one. bfloat16 has 8 bits and rounds after each operation, and the two programs
+# differ in the order.
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.05}
 READ = 44  # of the published files
 AT_ONCE = 200  # mutants
@@ -71,10 +72,10 @@ def shrink(config):
         small["n_inner"] = 40
     if "final_logit_softcapping" in config and config["final_logit_softcapping"] is not None:
         small["final_logit_softcapping"], small["attn_logit_softcapping"] = 3.0, 2.0
-    # A quarter of a head is rotated there, which must be an even number of columns.
+    # These families rotate a quarter of a head, which must be an even number of columns.
     if config["model_type"] in ("gpt_neox", "stablelm"):
         small["hidden_size"] = 32
-    # Texts are longer than the windows that are in use, and than those that scaled positions begin with.
+    # Texts are longer than the windows, and than the lengths at which positions begin to be scaled.
     scaling = small.get("rope_scaling")
     if scaling and "original_max_position_embeddings" in scaling:
         scaling["original_max_position_embeddings"] = 8
@@ -89,7 +90,7 @@ def shrink(config):
     return small
 
 
-# Beside the published ones: what their files do not use, but could.
+# Besides the published configs: fields that they do not use but could.
 MORE = {
     "mistral, window": ("mistral-7b-v0.3", {"sliding_window": 4}),
     "qwen2, windows": ("qwen2-0.5b", {"use_sliding_window": True, "tie_word_embeddings": False}),
@@ -126,7 +127,7 @@ MORE = {
 
 
 def cases():
-    """Shrunk configs by name, each once."""
+    """The shrunk configs by name, without duplicates."""
     only = next((each.removeprefix("--only=") for each in sys.argv if each.startswith("--only=")), "")
     yield from ((name, config) for name, config in all_cases() if only in name)
 
@@ -147,7 +148,7 @@ def all_cases():
 
 
 def in_order(model):
-    """Experts one after the other, not in one kernel, which is less exact."""
+    """Computes experts one after the other rather than in one kernel, which is less exact."""
     if has_experts(model):
         model.set_experts_implementation("eager")
 

@@ -32,7 +32,7 @@ struct UNetOptions {
 // out_channels, height, width]. Height and width must be at least 2^(depth + 1); otherwise the
 // instance norm at the bottom has a single element to normalize.
 //
-// Throws c10::ValueError for options that make no network.
+// Throws c10::ValueError for options that do not make a network.
 //
 // Example:
 //   auto model = gpipe::models::unet(UNetOptions().depth(4).base_channels(16));

@@ -1,4 +1,4 @@
-// Every model is given options that make no network: zero, negative, odd and huge values.
+// Gives every model options that do not make a network: zero, negative, odd and huge values.
 #include "tools/testing/wrong_input.h"
 
 #include <ATen/Functions.h>
@@ -314,7 +314,7 @@ Rows transformers() {
 INSTANTIATE_TEST_SUITE_P(Transformer, WrongInputTest, ::testing::ValuesIn(transformers()),
                          gpipe::testing::row_name);
 
-// What looks wrong but is accepted.
+// Values that look wrong but are accepted.
 
 TEST(OddInputTest, TransformersTakeOddNumbers) {
   for (const bool llama_kind : {false, true}) {

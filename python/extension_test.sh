@@ -13,6 +13,6 @@ exported="$(nm -D --defined-only "${extension}" | awk '{ print $3 }')"
 needed="$(readelf -d "${extension}" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')"
 grep -q '^libtorch_python\.so' <<<"${needed}" || { printf 'it does not need libtorch_python:\n%s\n' "${needed}" && exit 1; }
 if grep -E 'tcmalloc|glog|gomp|libpython' <<<"${needed}"; then
-  echo "it needs what is said above, which a program of Python has of its own"
+  echo "it needs the libraries above, which a Python program has already"
   exit 1
 fi

@@ -1,4 +1,5 @@
-// Thousands of damaged files, always the same ones: each is read as what it says, or refused.
+// Reads thousands of damaged files, always the same ones: each is read as its header says, or
+// refused.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -170,7 +171,7 @@ TEST(Fuzz, DamagedFilesAreReadAsTheySayOrRefused) {
       EXPECT_LT(std::string(error.what()).size(), 1000u);
     }
   }
-  // Both happen often enough to mean something.
+  // Enough files are read and enough are refused to make the test meaningful.
   EXPECT_GT(read, kFiles / 100);
   EXPECT_LT(read, kFiles / 2);
 }

@@ -190,7 +190,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
   std::vector<int64_t> numbers_;
 };
 
-// That each tensor begins where another one ends.
+// Checks that each tensor begins where another one ends.
 void check_cover(const Header& header, int64_t data_bytes) {
   using Named = std::pair<const std::string, Entry>;
   std::vector<const Named*> order;

@@ -47,7 +47,7 @@ struct Header {
 Header parse_header(std::string_view text, int64_t data_bytes);
 
 // The text of a header, padded with spaces to a multiple of eight bytes. Throws
-// std::invalid_argument for names and texts that are no UTF-8.
+// std::invalid_argument for names and texts that are not UTF-8.
 std::string to_text(const Header& header);
 
 // The bytes of a tensor. Throws std::runtime_error for an unknown type, a negative size and a

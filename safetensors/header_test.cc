@@ -147,7 +147,7 @@ TEST(Header, IsReadToAnyDepthWithoutBuildingIt) {
     const std::string text = start + std::string(1'000'000, '[');
     EXPECT_THROW(parse_header(text, 0), std::runtime_error);
   }
-  // Messages do not repeat it all.
+  // Messages shorten a long name.
   const std::string name(1'000'000, 'n');
   try {
     parse_header(R"({")" + name + R"(":{}})", 0);

@@ -231,7 +231,7 @@ std::filesystem::path place_of(const std::string& path) {
 
 File::File(std::string path)
     : path_(std::move(path)),
-      // Without O_NONBLOCK, a pipe would be waited for that nobody writes to.
+      // Without O_NONBLOCK, open() would wait for a pipe that has no writer.
       descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   try {
     if (descriptor_ < 0) throw std::runtime_error(system_error());

@@ -58,7 +58,7 @@ class File {
 //
 // A file that is replaced keeps its access rights, and where it may be given away its owner.
 //
-// Throws c10::ValueError for a name twice, the name "__metadata__", names and metadata that are no
+// Throws c10::ValueError for a name twice, the name "__metadata__", names and metadata that are not
 // UTF-8, a tensor that is undefined, not dense or of a type that the format does not have;
 // std::runtime_error with the path and the reason where the file cannot be written. The old file is
 // unchanged then, and nothing is left behind.

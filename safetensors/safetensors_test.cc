@@ -59,7 +59,7 @@ at::Tensor bits(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? tensor.to(at::kByte) : tensor.contiguous().flatten().view(at::kByte);
 }
 
-// What testdata/make_golden.py makes.
+// The tensors that testdata/make_golden.py writes.
 Named golden() {
   Named tensors;
   for (const ElementType& type : element_types()) {
@@ -280,7 +280,7 @@ TEST(Safetensors, ReplacesWhatALinkLeadsToAndNoDevice) {
   EXPECT_THROW(write(path.parent_path() / "no folder" / "file", {}), std::runtime_error);
 }
 
-TEST(Safetensors, ANameThatIsNoUtf8IsRefused) {
+TEST(Safetensors, ANameThatIsNotUtf8IsRefused) {
   const fs::path path = folder() / "file";
   for (const Named& tensors : {Named{{"w\xff", at::ones({1})}}, Named{{"\xc3", at::ones({1})}}}) {
     EXPECT_THAT([&] { write(path, tensors); },
@@ -304,7 +304,8 @@ TEST(Safetensors, AReplacedFileKeepsItsAccessRights) {
   }
 }
 
-// What a killed process, or one of the same number on another machine, has left or is writing.
+// These files are of a killed process, or of one with the same number on another machine, which may
+// still write.
 TEST(Safetensors, DraftsOfOthersAreLeftAlone) {
   const fs::path place = folder() / "file";
   for (int k = 0; k < 2000; ++k) {

@@ -101,7 +101,7 @@ struct HidingImpl : torch::nn::Module {
 };
 TORCH_MODULE(Hiding);
 
-TEST(CallScopeTest, ASkippableThatIsNoRegisteredSubmoduleIsAnError) {
+TEST(CallScopeTest, ASkippableThatIsNotARegisteredSubmoduleIsAnError) {
   EXPECT_TRUE(CallPlan(*Hiding()).empty());
   EXPECT_THAT(call(Hiding()), AllOf(HasSubstr("register_module"), HasSubstr("stash: 'a'")));
 }

@@ -116,7 +116,7 @@ TEST(VerifySkippablesTest, OneLayerInTwoPlacesStashesAgain) {
               HasSubstr("child 1 stashes 'foo' again"));
 }
 
-TEST(VerifySkippablesTest, OnlyAChildThatIsNoSequentialKnowsItsOrder) {
+TEST(VerifySkippablesTest, OnlyAChildThatIsNotASequentialKnowsItsOrder) {
   EXPECT_EQ(verdict(Sequential(Pair(pop_layer({"foo"}), stash_layer({"foo"})))), "fine");
 }
 

@@ -164,7 +164,7 @@ Sequential with_hole() {
   return model;
 }
 
-// A container that has skips of its own; nobody calls it.
+// A container that has skips of its own and is not called.
 struct SkippableSequentialImpl : torch::nn::SequentialImpl, Skippable {
   SkippableSequentialImpl(Names stashes, Names pops)
       : Skippable(std::move(stashes), std::move(pops)) {}
@@ -360,7 +360,7 @@ Rows balances() {
 INSTANTIATE_TEST_SUITE_P(Balance, WrongInputTest, ::testing::ValuesIn(balances()),
                          gpipe::testing::row_name);
 
-// What looks wrong but is accepted.
+// Calls that look wrong but are accepted.
 
 TEST(OddInputTest, NothingDeclaredIsNothingToCheck) {
   EXPECT_NO_THROW(verify_skippables(Sequential()));

@@ -60,7 +60,7 @@ std::string closest(std::string_view name, const std::vector<std::string>& candi
     const std::vector<std::string> parts = words(candidate);
     return std::find(parts.begin(), parts.end(), given) != parts.end();
   };
-  // One letter of a whole name is a likelier mistake than the other words of a longer one.
+  // A wrong letter in a whole name is a likelier mistake than left-out words of a longer name.
   constexpr std::size_t kLettersOfAName = 4;
   const auto misses_a_letter = [&](const std::string& candidate) {
     return given.size() >= kLettersOfAName && distance(given, joined(words(candidate))) == 1;

@@ -8,7 +8,7 @@
 
 namespace gpipe::text {
 
-// The candidate that is the name but for case, "-", "_" and blanks; else, from four letters
+// The candidate that equals the name except for case, "-", "_" and blanks; else, from four letters
 // on, one that differs in a single letter ("device" of "devices"); else the first of which it is a
 // word ("bfs" of "looped-bfs"); else the one that needs the fewest changes of a letter (insert,
 // delete, replace, or two neighbors that change places), the first if there are several. Empty if

@@ -11,7 +11,7 @@ inline constexpr double kGiB = 1 << 30;
 
 inline double in_gib(int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 
-// Of all sizes of a table or a sentence.
+// The unit of all sizes in a table or a sentence.
 struct MemoryUnit {
   const char* name;
   int64_t bytes;
@@ -21,7 +21,7 @@ struct MemoryUnit {
 MemoryUnit memory_unit(int64_t largest);
 
 // The number alone: at most `decimals` digits behind the point, one less for each digit before it
-// but the first, and at least one. What would be shown as 0 and is not is "<0.001".
+// but the first, and at least one. A size that would be shown as 0 but is not 0 is "<0.001".
 std::string in_unit(int64_t bytes, const MemoryUnit& unit, int decimals = 3);
 
 }  // namespace gpipe::text

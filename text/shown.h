@@ -1,4 +1,4 @@
-// shown: a text that somebody gave, as one line of a message, a table or a terminal can show it.
+// shown: a text that was given, as one line of a message, a table or a terminal can show it.
 #ifndef TEXT_SHOWN_H_
 #define TEXT_SHOWN_H_
 
@@ -14,13 +14,13 @@ struct Character {
   uint32_t code = 0;
   size_t bytes = 0;  // 0: none begins here
 };
-// The one that begins at byte `begin`, which must be one of the text's.
+// The character that begins at byte `begin`, which must be inside the text.
 Character character_at(std::string_view text, size_t begin);
 
 // The first byte with which no character begins; the number of bytes if the text is UTF-8.
 size_t utf8_bytes(std::string_view text);
 
-// What a text may hold besides.
+// The letters that a text may hold besides.
 enum class Letters : uint8_t {
   kAll,        // any letter that is printed
   kAscii,      // none beyond ASCII, of which some only look like a digit

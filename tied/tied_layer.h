@@ -8,10 +8,10 @@
 
 namespace gpipe {
 
-// A weight that two layers use is registered by the first of them only; otherwise parameters()
-// lists it twice, and LibTorch's optimizers step it twice. On one device nobody has to know. Over
-// several processes or devices the later layer, which may be on another one, needs a copy there: it
-// says so by deriving from this, beside torch::nn::Module, or any of its modules does.
+// If two layers use a weight, only the first of them registers it. Otherwise parameters() lists it
+// twice, and LibTorch's optimizers step it twice. On one device no more is needed. Over several
+// processes or devices, the later layer may need a copy of the weight on its own device. It says so
+// by deriving from TiedLayer besides torch::nn::Module; one of its submodules may do this instead.
 //
 // Example:
 //   struct TiedHeadImpl : torch::nn::Module, gpipe::TiedLayer {
@@ -24,13 +24,14 @@ namespace gpipe {
 //   };
 class TiedLayer {
  public:
-  // The parameters that it uses and has not registered.
+  // Returns the parameters that the layer uses but has not registered.
   virtual std::vector<at::Tensor> tied_parameters() const = 0;
 
-  // From now on it uses these, in the order of tied_parameters(), which then returns them. A
-  // pipeline over several devices calls it when a run begins, with copies on the layer's device,
-  // and when the run ends, with the parameters themselves; so the forward must use the tensor that
-  // it was given last. A layer without it can be tied on one device only, as it is told.
+  // Makes the layer use `those`, in the order of tied_parameters(), which then returns them. A
+  // pipeline over several devices calls this when a run begins, with copies on the layer's device,
+  // and when the run ends, with the parameters themselves. The forward must use the tensors of the
+  // last call. A layer that does not override this can be tied on one device only; the error says
+  // so.
   virtual void use_tied_parameters(const std::vector<at::Tensor>& /*parameters*/) {}
 
  protected:

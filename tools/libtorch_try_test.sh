@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tools/libtorch_try in a made-up clone, with a pip that knows a few wheels and a Bazel that fails as it is told.
+# Tests tools/libtorch_try in a made-up clone, with a made-up pip that knows a few wheels and a made-up Bazel that fails
+# on demand.
 set -uo pipefail
 
 root="$(mktemp -d)"
@@ -22,7 +23,7 @@ wheel torch==2.11.0 --hash=sha256:11
 header nvidia-cuda-cccl==13.0.85 --hash=sha256:85
 END
 
-# pip: resolves torch 2.12.3, 2.16.0 and 3.1.0, the last one for CUDA 14, and what goes with them; unpacks empty files.
+# pip: resolves torch 2.12.3, 2.16.0 and 3.1.0 (for CUDA 14) and their dependencies; unpacks empty files.
 real_python="$(type -P python3)"
 export real_python
 cat >"${root}/bin/python3" <<'END'
@@ -39,7 +40,7 @@ for ((i = 1; i <= $#; ++i)); do
   [[ ${!i} != --target ]] || target="${!next}"
 done
 if [[ -z ${report} ]]; then
-  # The wheels, not the headers, which nobody needs without libtorch_cuda.so.
+  # Makes the wheels, but not the headers, which are not needed without libtorch_cuda.so.
   version="$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "${!#}")"
   mkdir -p "${target}"/torch/{include/ATen/core,include/torch/csrc/api/include/torch,include/torch/headeronly,lib}
   touch "${target}"/torch/{include/ATen/core/Tensor.h,include/torch/csrc/api/include/torch/torch.h,lib/lib{torch,torch_cpu,c10}.so}
@@ -57,7 +58,7 @@ esac
 found=("${found[@]//torch==/}")
 (IFS=,; echo "{\"install\": [${found[*]}]}") >"${report}"
 END
-# Bazel: tells how it is called, by which list; fails in what FAILS names, with what a file says.
+# Bazel: records its arguments and the list in use; fails in the step that FAILS names, with the text of a file.
 cat >"${clone}/tools/bazel" <<'END'
 #!/usr/bin/env bash
 echo "${PWD##*/}: bazel $* (GPIPE_LIBTORCH=${GPIPE_LIBTORCH} LIBTORCH_ROOT=${LIBTORCH_ROOT:-none})" | sed "s:$(dirname "${GPIPE_LIBTORCH_VERSIONS}"):FOLDER:" | tee -a "${CALLS}"
@@ -72,8 +73,8 @@ END
 chmod +x "${root}/bin/python3" "${clone}/tools/bazel"
 export CALLS="${root}/calls" SAYS="${root}/says"
 
-# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- ARGUMENT...: it ends with CODE; its output and Bazel's calls have each
-# TEXT, and no !TEXT.
+# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- ARGUMENT...: libtorch_try ends with CODE; its output and Bazel's
+# calls have each TEXT, and no !TEXT.
 check() {
   local name="$1" code="$2" output actual text
   local -a texts=() variables=()
@@ -136,7 +137,7 @@ check "a version of the list, by another standard" 0 "build ${flags} -- //..." $
 check "less" 0 "build ${flags} -- //gpipe:gpipe //balance/..." "test ${flags} //gpipe/tests/exactness/..." "!public_headers" \
   "LibTorch 2.15.0: //gpipe:gpipe //balance/... compile." -- -- 2.15.0 --only=//gpipe:gpipe,//balance/...
 
-# What a build says that fails; an action's first error alone, and the same one of several files once.
+# The output of a failed build. Only the first error of an action is reported, and the same error of several files once.
 cat >"${SAYS}" <<'END'
 [1 / 9] 1 action running
 ERROR: /somewhere/clone/gpipe/BUILD.bazel:3:11: Compiling gpipe/a.cc failed: (Exit 1): gcc failed: error executing command /usr/bin/gcc -U_FORTIFY_SOURCE

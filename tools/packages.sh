@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# Sourced by tools/bazel and tools/lint: finds what a list such as packages.txt names and this
-# machine lacks, and installs it. Finding takes a few milliseconds: it runs no program but the
-# shell.
+# Sourced by tools/bazel and tools/lint: finds the packages of a list such as packages.txt that this machine lacks, and
+# installs them. Finding takes a few milliseconds, because it runs no program besides the shell.
 
 # find_bazel: sets `bazel` to a Bazel that is not a wrapper of this repository; empty if there is
 # none.
@@ -12,14 +11,13 @@ find_bazel() {
   bazel=""
   for folder in /usr/local/bin /usr/bin; do
     for candidate in "${folder}/bazel-${USE_BAZEL_VERSION:-none}" "${folder}"/bazel-real "${folder}"/bazel-[0-9]*; do
-      # The last one is the newest. Must not be a folder, nor something like bazel-4.bash.
+      # The last match is the newest. Folders and files like bazel-4.bash are left out.
       [[ -f ${candidate} && -x ${candidate} ]] && bazel="${candidate}"
       [[ ${bazel} == *"-${USE_BAZEL_VERSION:-none}" ]] && return 0
     done
     [[ -n ${bazel} ]] && return 0
   done
-  # Bazelisk, or an official Bazel. Either it calls tools/bazel again with BAZEL_REAL set, or it is
-  # the real one.
+  # Looks for Bazelisk or an official Bazel. It either calls tools/bazel again with BAZEL_REAL set, or is the real one.
   for candidate in bazelisk bazel; do
     bazel="$(type -P "${candidate}" || true)"
     [[ -n ${bazel} && ! ${bazel} -ef "${BASH_SOURCE[0]%/*}/bazel" ]] && return 0
@@ -27,11 +25,11 @@ find_bazel() {
   bazel=""
 }
 
-# Whose rights there are; a test plays somebody who is not root.
+# The user that runs this; tests set it to one that is not root.
 user="${EUID}"
 
-# choose_options ARGUMENTS...: sets `options` to what `bazel` must be given besides. Debian's Bazel 4 fails in paths that
-# have spaces: what it keeps for itself can lie elsewhere, the sources cannot.
+# choose_options ARGUMENTS...: sets `options` to the additional options of `bazel`. Debian's Bazel 4 fails in paths that
+# have spaces: its own files can be elsewhere, the sources cannot.
 without_spaces="/var/tmp/bazel-${EUID}"
 # shellcheck disable=SC2034 # tools/bazel reads `options`
 choose_options() {
@@ -63,20 +61,20 @@ has() {
   esac
 }
 
-# Before the name of a package that is not needed to build, and that apt-get of this machine has never heard of (another
-# Debian): it is not asked for again. In a file that anybody may remove.
+# A file with this prefix and a package's name says that apt-get does not know the package, as in another Debian. If the
+# package is not needed to build, it is not asked for again. Any user may remove the file.
 unknown=/var/tmp/gpipe-unknown-package
 
-# find_missing LIST: sets the arrays `missing` (all packages), `missing_build` (those without which nothing can be built)
-# and `missing_data` (the others), and for these `proofs` (package -> what shows that it is there) and `lost` (package ->
-# what there is not without it).
+# find_missing LIST: sets the arrays `missing` (all missing packages), `missing_build` (those without which nothing can
+# be built) and `missing_data` (the others), and for the others `proofs` (package -> the file that shows that it is
+# there) and `lost` (package -> what does not work without it).
 find_missing() {
   local package kind proof what
   missing=() missing_build=() missing_data=()
   declare -gA proofs=() lost=()
   while read -r package kind proof what; do
     [[ -z ${package} || ${package} == \#* ]] && continue
-    # An official Bazel brings or downloads what Debian's takes from packages.
+    # Debian's Bazel needs these packages. An official Bazel brings or downloads their contents.
     if [[ ${kind} == debian ]]; then
       find_bazel
       [[ -z ${bazel} || ${bazel} == /usr/bin/bazel-[0-9]* ]] || continue
@@ -93,11 +91,11 @@ find_missing() {
   done <"$1"
 }
 
-# Exists from before the first package is unpacked until the last one is set up, so that neither an interrupted set-up
-# nor one that another clone is at is taken for a finished one: files are there before they work.
+# This file exists from before the first package is unpacked until the last one is set up, because files are there
+# before they work. So neither an interrupted installation nor one that another clone runs is taken for a finished one.
 unfinished=/var/tmp/gpipe-packages-unfinished
 
-# typed COMMAND: the line that runs it as root.
+# typed COMMAND: prints the line that runs it as root.
 typed() {
   if [[ ${user} -eq 0 ]]; then
     echo "  $1"
@@ -108,12 +106,12 @@ typed() {
   fi
 }
 
-# by_hand: the line to type for what is needed, and one for the rest, with what is lost without. One line for both would
-# install nothing where one of the rest cannot be had.
+# by_hand: prints the line to type for the needed packages, and one for the others, with what does not work without
+# them. One line for both would install nothing if one of the others does not exist.
 by_hand() {
   local install="apt-get update && apt-get install -y --no-install-recommends" package
   if [[ -e ${unfinished} ]]; then
-    # What an interrupted one has left must be set up first.
+    # Packages of an interrupted installation must be set up first.
     typed "dpkg --configure -a && ${install/ -y/ -f -y}${missing_build[*]:+ ${missing_build[*]}} && rm -f ${unfinished}"
   elif [[ ${#missing_build[@]} -gt 0 ]]; then
     typed "${install} ${missing_build[*]}"
@@ -124,14 +122,15 @@ by_hand() {
   for package in "${missing_data[@]}"; do echo "  Without ${package}: ${lost[${package}]}"; done
 }
 
-# find_root: sets `as_root`, the words that a command of root's begins with.
+# find_root: sets `as_root`, the beginning of a command that runs as root.
 find_root() {
   as_root=()
   [[ ${user} -eq 0 ]] || as_root=(sudo -n)
   as_root+=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8)
 }
 
-# leave_out_unknown LIST: apt-get installs all or nothing, and one unknown name would be nothing.
+# leave_out_unknown LIST: leaves out packages that apt-get does not know: with one unknown name it would install
+# nothing.
 leave_out_unknown() {
   local package
   [[ -n "$(type -P apt-cache)" ]] || return 0
@@ -141,23 +140,24 @@ leave_out_unknown() {
   find_missing "$1"
 }
 
-# run_apt LIST: with all output on stderr or nowhere, for stdout belongs to Bazel (`bazel query`), and not with our stdin.
+# run_apt LIST: installs `missing`. To be called with all output on stderr or discarded, because stdout belongs to Bazel
+# (`bazel query`), and without our stdin.
 run_apt() {
   local -a repair=()
   local tries before
   if [[ -e ${unfinished} ]]; then
-    # Fails while another set-up is at work, for which the rest waits.
+    # Fails while another installation runs; the commands below wait for that.
     "${as_root[@]}" dpkg --configure -a
     repair=(-f)
   else
     "${as_root[@]}" touch "${unfinished}"
   fi
-  # Debian updates itself in the background, and there may be another clone: lists have a lock that apt-get does not
-  # wait for. What else fails here (a source of somebody else's that is gone) may not matter.
+  # Debian's own updates or another clone may hold the lock of the package lists, for which apt-get does not wait. Other
+  # failures, such as an unrelated package source that is gone, may not matter.
   for ((tries = 0; tries < 150; ++tries)); do
     : >"${log}"
     if "${as_root[@]}" apt-get update; then
-      # It is content, too, where there was no network: then its lists tell nothing.
+      # It also succeeds without a network: then its lists prove nothing.
       [[ "$(<"${log}")" == *"Failed to fetch"* || "$(<"${log}")" == *"index files failed"* ]] || leave_out_unknown "$1"
       break
     fi
@@ -168,20 +168,20 @@ run_apt() {
     "${as_root[@]}" rm -f "${unfinished}"
     return 0
   fi
-  # Failed before it has unpacked anything: no set-up was begun.
+  # If apt-get failed before it unpacked anything, no installation was begun.
   before="${missing[*]}"
   find_missing "$1"
   [[ ${#repair[@]} -gt 0 || ${before} != "${missing[*]}" ]] || "${as_root[@]}" rm -f "${unfinished}"
   return 1
 }
 
-# ensure_packages LIST: installs what is missing. If it cannot, it says what to do and returns 1. Data alone is worth a
-# word, but no failure: whoever reads it will miss it.
+# ensure_packages LIST: installs missing packages. If it cannot, it says what to do and returns 1. If only data is
+# missing, it says so and returns 0: the programs that read it will report it.
 ensure_packages() {
   local log package needed
   local -a as_root
   find_missing "$1"
-  # Whether nothing can be built as it is.
+  # Above 0 if nothing can be built as it is.
   needed=${#missing_build[@]}
   [[ ! -e ${unfinished} || -z "$(type -P apt-get)" ]] || needed=1
   [[ ${#missing[@]} -eq 0 && ${needed} -eq 0 ]] && return 0
@@ -234,7 +234,8 @@ ensure_packages() {
   rm -f "${log}"
   hash -r
   find_missing "$1"
-  # Somebody has deleted its files, or dpkg was told to leave them out: to apt-get it is installed, and would be for ever.
+  # Its files were deleted, or dpkg was told to leave them out: apt-get takes the package for installed, and would never
+  # bring them back.
   for package in "${missing_data[@]}"; do
     "${as_root[@]}" touch "${unknown}-${package}"
     {

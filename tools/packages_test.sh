@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What tools/bazel does about missing packages, with a made-up apt-get.
+# Tests what tools/bazel does about missing packages, with a made-up apt-get.
 set -uo pipefail
 
 packages="${PWD}/tools/packages.sh"
 # shellcheck source=tools/packages.sh
 source "${packages}"
 unset XDG_CACHE_HOME
-user=0 # Whoever runs the test.
+user=0 # Root, whichever user runs the test.
 root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
@@ -87,7 +87,7 @@ expect "full disk: fails" 1 "$?"
 expect "full disk: says where" "nothing can be written to /proc/nowhere" "${output}"
 unset TMPDIR
 
-# Killed between unpacking and setting up.
+# apt-get is killed between unpacking and setting up.
 output="$(DIES=1 bash -c 'source "$1"; unfinished="$2"; ensure_packages "$3"' bash "${packages}" "${unfinished}" "${root}/list" 2>&1)"
 rm -f "${root}/bin/dpkg"
 printf '#!%s/bin/bash\necho "dpkg $*" >>"%s/apt.log"\n' "${root}" "${root}" >"${root}/bin/dpkg"
@@ -112,7 +112,7 @@ output="$(ensure_packages "${root}/list" 2>&1)"
 expect "only data missing, apt-get fails: goes on" 0 "$?"
 rm "${root}/broken"
 
-# apt-get takes it for installed, and its files are gone.
+# apt-get takes the package for installed, but its files are gone.
 output="$(ensure_packages "${root}/list" 2>&1)"
 expect "files that are gone: goes on" 0 "$?"
 expect "files that are gone: which, and what is lost" "there is no /usr/share/gpipe/not/there. Without it:
@@ -124,7 +124,7 @@ output="$(ensure_packages "${root}/list" 2>&1)"
 expect "files that are gone: said once, and apt-get left alone" "0 none" "$? ${output}$([[ -e ${root}/apt.log ]] || echo none)"
 rm "${root}/unknown-some-data" "${root}/bin/gpipe-not-there"
 
-# Somebody who is not root: sudo that asks for no password, sudo that does, and none.
+# A user that is not root: with a sudo that asks for no password, with one that does, and without sudo.
 # shellcheck disable=SC2034
 user=1000
 touch "${root}/apt.log"
@@ -152,7 +152,7 @@ rm "${root}/asks"
 # shellcheck disable=SC2034
 user=0
 
-# Something else is at work; a source of somebody else's is gone.
+# Another program holds the lock; an unrelated package source is gone.
 touch "${root}/locked"
 output="$(UPDATE_CODE=100 ensure_packages "${root}/list" 2>&1)"
 expect "locked lists, and a source that is gone: succeeds" 0 "$?"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced: wheels of Python's registry, pinned with their hashes, once for all clones.
 
-# Without HOME, ~ is what the list of users says.
+# Without HOME, ~ is the folder in the list of users.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 

@@ -1,4 +1,4 @@
-// default_chunks: the numbers of micro-batches that are tried where none were asked for.
+// default_chunks: the numbers of micro-batches to try if the caller named none.
 #ifndef BALANCE_CHOOSE_DEFAULT_CHUNKS_H_
 #define BALANCE_CHOOSE_DEFAULT_CHUNKS_H_
 
@@ -9,12 +9,12 @@
 
 namespace gpipe::balance {
 
-// All powers of two up to the rows of the mini-batch, and the rows.
+// All powers of two below the number of rows of the mini-batch, and the number of rows itself.
 //
-// Where the model has batch norms in training mode, those are left out with which a micro-batch
-// would have one row, unless the mini-batch has no more: statistics of one image say little of the
-// others, and of one vector a batch norm takes none at all but throws. Whoever wants them asks for
-// them.
+// If the model has batch norms in training mode, numbers that give a micro-batch a single row are
+// left out, unless the mini-batch itself has one row. The statistics of one image say little about
+// the others, and a batch norm of vectors throws on a single row. A caller who wants these numbers
+// can name them.
 std::vector<int64_t> default_chunks(const torch::nn::Module& model, int64_t rows);
 
 }  // namespace gpipe::balance

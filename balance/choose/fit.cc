@@ -34,17 +34,17 @@ namespace {
 
 // How often a cut is corrected after a plan.
 constexpr int kMostPlans = 6;
-// A cut that exceeds a device's memory by more than this share, as predicted, is not planned: plans
-// and predictions differ by less.
+// A cut whose predicted memory exceeds a device by more than this share is not planned: plans and
+// predictions differ by less.
 constexpr double kHopeless = 0.15;
-// The same after a plan has corrected the prediction.
+// The same share after a plan has corrected the prediction.
 constexpr double kHopelessAfterPlan = 0.02;
-// Where nothing fits: of how many candidates memory is planned to find what comes nearest, with how
-// many cuts of each, and of how many that are next to the nearest.
+// If nothing fits: the number of candidates whose memory is planned to find the nearest, the number
+// of cuts of each, and the number of cuts next to the nearest.
 constexpr size_t kMostNearest = 6;
 constexpr int kMostNearestCuts = 2;
 constexpr int64_t kMostNextTo = 18;
-// To which share of a device it is found out how much it lacks.
+// The precision, as a share of a device's room, of the bytes that a device needs.
 constexpr double kNeededShare = 1.0 / 256;
 
 int64_t sum(const std::vector<int64_t>& values) {
@@ -53,7 +53,7 @@ int64_t sum(const std::vector<int64_t>& values) {
   return result;
 }
 
-// On meta, whatever they are on.
+// Makes meta tensors of the same shapes and types.
 Tensors on_meta(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) {
@@ -66,7 +66,7 @@ Tensors on_meta(const Tensors& tensors) {
   return result;
 }
 
-// With memory of its own, as a smaller mini-batch has.
+// Gives each tensor storage of its own, as a real smaller mini-batch has.
 Tensors smaller(const Tensors& tensors, int64_t rows, const std::vector<int64_t>& shared) {
   Tensors result;
   for (const at::Tensor& part : first_rows(tensors, rows, shared)) {
@@ -89,8 +89,8 @@ int64_t rows_of(const Tensors& inputs, const std::vector<int64_t>& shared) {
   return rows;
 }
 
-// The least room in which a device can run through the trace: between `low` bytes, which are too
-// few, and `high`, which are enough.
+// Returns the least room in which a device can run through the trace, to `precision` bytes. `low`
+// bytes must be too few, `high` must be enough.
 int64_t least_room(const MemoryTrace& trace, size_t device, int64_t low, int64_t high,
                    int64_t precision) {
   MemoryTrace own;
@@ -115,13 +115,13 @@ struct Candidate {
   int64_t rows = 1;    // of a micro-batch
   int64_t micro_batches = 1;
   Checkpoint checkpoint = Checkpoint::kNever;
-  double step = 0;  // predicted for the best cut without limits
+  double step = 0;  // predicted seconds of a step for the best cut without limits
 };
 
-// One model on the devices.
+// A search for one model.
 class Search {
  public:
-  // `scale`: what a parameter takes.
+  // `scale`: bytes that training needs for each byte of a parameter.
   Search(const Training& training, const std::vector<int64_t>& device_bytes,
          const FitOptions& options, double scale, std::string name)
       : training_(training),
@@ -159,7 +159,7 @@ class Search {
                       "; a device needs at least one: give fewer devices");
   }
 
-  // With the least predicted step.
+  // Finds the fit with the shortest predicted step.
   Fit fastest() {
     order_by_step();
     for (const Candidate& candidate : candidates_) {
@@ -170,8 +170,8 @@ class Search {
     return result();
   }
 
-  // Whether it fits at all, as far as the first micro-batches tell. `explain`: find out by how much
-  // it does not, even if that is sure.
+  // Tells whether the model fits at all, judged by the first micro-batches. `explain`: also find
+  // out how much memory is missing if it certainly does not fit.
   Fit smallest(bool explain) {
     if (!explain && is_hopeless()) return result();
     for (const Candidate& candidate : thriftiest()) {
@@ -215,7 +215,7 @@ class Search {
     if (options_.progress()) options_.progress()(name_.empty() ? what : name_ + ": " + what);
   }
 
-  // Parameters alone leave no room.
+  // Whether parameters alone need more than all devices have.
   bool is_hopeless() const {
     double room = 0;
     for (const int64_t bytes : room_) room += static_cast<double>(std::max<int64_t>(bytes, 0));
@@ -233,7 +233,8 @@ class Search {
         .first->second;
   }
 
-  // All but `workspace` are linear in the rows, and that is the larger of some that are.
+  // Interpolates between two measured profiles. All fields are linear in the rows, except
+  // `workspace`, which is the maximum of linear terms.
   Profile profile(int64_t rows) {
     if (profiles_.count(rows) > 0) return profiles_.at(rows);
     if (candidates_.size() < 2) return measured(rows);
@@ -277,9 +278,9 @@ class Search {
                      [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
   }
 
-  // Those that take the least memory, which depends on the model. Mostly it is the smallest
-  // micro-batches, of which the activations are dropped. Where activations are small, it is a
-  // single micro-batch, whose gradients are not added to others.
+  // The candidates that may take the least memory. Mostly these have the smallest micro-batches and
+  // recompute their activations. If activations are small, it is a single micro-batch, as its
+  // gradients are not added to others.
   std::vector<Candidate> thriftiest() const {
     const auto order = [](const Candidate& candidate) {
       return candidate.checkpoint == Checkpoint::kAlways       ? 0
@@ -300,7 +301,7 @@ class Search {
     return result;
   }
 
-  // The largest share by which a device is predicted to be exceeded, with so much more.
+  // The largest share by which a device's predicted memory and `more` exceed its limit.
   double excess(const Explanation& explanation, const std::vector<int64_t>& limits,
                 const std::vector<int64_t>& more = {}) const {
     double most = -1;
@@ -325,7 +326,7 @@ class Search {
       if (excess(explanation, options.limits) > kHopeless) return;
       if (best_ && !(explanation.step < best_->step)) return;
       Fit found = plan(candidate, explanation, whole, options.limits);
-      if (found.fits && !whole) {  // the first micro-batches do: now all
+      if (found.fits && !whole) {  // the first micro-batches fit: plan all
         whole = true;
         found = plan(candidate, explanation, whole, options.limits);
       }
@@ -335,9 +336,9 @@ class Search {
     }
   }
 
-  // What comes nearest where nothing fits. Predictions know neither the gaps between blocks nor
-  // exactly what is needed for a moment, so several candidates are planned, those first that are
-  // predicted to exceed their devices least; then cuts next to the nearest of each.
+  // Finds the nearest fit if nothing fits. Predictions know neither the gaps between blocks nor
+  // exactly what is needed for a moment. Therefore several candidates are planned, those with the
+  // smallest predicted excess first, and then the cuts next to the nearest one of each.
   void try_nearest() {
     std::vector<std::pair<double, Candidate>> by_excess;
     for (const Candidate& candidate : candidates_) {
@@ -389,8 +390,8 @@ class Search {
     }
   }
 
-  // By partition: what the gradients of a further micro-batch take before they are added, at most
-  // those of a layer at a time.
+  // [partition] The bytes of a further micro-batch's gradients before they are added, at most those
+  // of one layer at a time.
   static std::vector<int64_t> added(const Candidate& candidate, const Profile& profile,
                                     const std::vector<int64_t>& cut) {
     std::vector<int64_t> result(cut.size());
@@ -403,8 +404,8 @@ class Search {
     return result;
   }
 
-  // The cuts in which one end of the partition is a piece further, or a piece less far. What has
-  // fewer layers may take more memory: with other gaps between the blocks.
+  // The cuts in which one end of the partition is moved by a piece, outwards or inwards. A
+  // partition with fewer layers may need more memory, as the gaps between its blocks change.
   std::vector<std::vector<int64_t>> next_to(size_t partition,
                                             const std::vector<int64_t>& cut) const {
     std::vector<std::vector<int64_t>> result;
@@ -416,8 +417,8 @@ class Search {
     };
     int64_t begin = 0;
     size_t j = 0;           // the partition of the piece
-    int64_t past = cut[0];  // where it ends
-    int64_t first = 0;      // where it begins
+    int64_t past = cut[0];  // where that partition ends
+    int64_t first = 0;      // where that partition begins
     for (const int64_t piece : pieces_) {
       if (begin == past) {
         first = past;
@@ -432,8 +433,8 @@ class Search {
     return result;
   }
 
-  // `at_least`: so many cuts are planned however far from fitting they are predicted to be, for
-  // what comes nearest; more only where they nearly fit, as they may then.
+  // Plans the smallest cuts. The first `at_least` cuts are planned even if they are predicted to be
+  // far from fitting; further ones only if they nearly fit.
   void try_smallest(const Candidate& candidate, bool whole, int at_least, int at_most) {
     const Profile profile = this->profile(candidate.rows);
     FittingCutOptions options{room_, keep_together_, explain_options(candidate)};
@@ -452,16 +453,16 @@ class Search {
     }
   }
 
-  // Under 1F1B a stage keeps no more micro-batches than there are stages, so more of them change
-  // nothing but the size of the mini-batch itself.
+  // The number of micro-batches that a plan needs. Under 1F1B a stage keeps no more micro-batches
+  // than there are stages, so further ones only enlarge the mini-batch.
   int64_t enough() const { return static_cast<int64_t>(room_.size()) + 2; }
 
   bool planned_with_all(const Candidate& candidate) const {
     return options_.schedule() || candidate.micro_batches <= enough();
   }
 
-  // Plans the cut with all micro-batches or with enough of them, and corrects the limits by what
-  // the prediction was wrong. Remembers what comes nearest of those that do not fit.
+  // Plans the cut with all micro-batches or with enough() of them, and corrects the limits by the
+  // error of the prediction. Remembers the nearest fit of those that do not fit.
   Fit plan(const Candidate& candidate, const Explanation& explanation, bool whole,
            std::vector<int64_t>& limits) {
     const bool all = whole || planned_with_all(candidate);
@@ -516,12 +517,13 @@ class Search {
                                                       without_limit, precision));
       }
       const int64_t predicted = explanation.partitions[d].memory;
-      // Of what is cached some would be given back, so only what is in use counts where it fits.
+      // The allocator would give back some of its cached memory, so only the live bytes count if it
+      // fits.
       const int64_t actual = device.reserved < 0 ? fit.needed[d] : device.peak.bytes;
       const int64_t limit = room_[d] - (actual - predicted);
       limits[d] = device.reserved < 0 ? std::min(limits[d], limit) : limit;
     }
-    // Only names of turns are needed of it.
+    // The caller only needs the names of the turns.
     fit.plan.trace.blocks.clear();
     fit.plan.trace.events.clear();
     if (fit.fits) return fit;

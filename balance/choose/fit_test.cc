@@ -60,7 +60,7 @@ int64_t layers_of(const Fit& fit) {
   return std::accumulate(fit.balance.begin(), fit.balance.end(), int64_t{0});
 }
 
-// What is planned for the answer once more.
+// Plans the fit's memory again.
 MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
   const nn::Sequential model = [&] {
     const MetaScope scope;
@@ -73,13 +73,13 @@ MemoryPlan plan_of(const Training& training, const Fit& fit, int64_t capacity) {
                          .capacity(capacity));
 }
 
-// From a single row it would take no statistics, and throw.
+// With a single row a batch norm would have no statistics and would throw.
 TEST(Fit, ABatchNormGetsMoreThanOneRow) {
   Training training = linears(0, 8);
   training.make = [] {
     return nn::Sequential(nn::Linear(512, 512), nn::BatchNorm1d(512), nn::Linear(512, 512));
   };
-  // Too little: the smallest micro-batches are tried, too.
+  // Too little memory, so the smallest micro-batches are tried, too.
   const Fit found = fit(training, {kMiB, kMiB});
   EXPECT_FALSE(found.fits);
   EXPECT_LT(found.chunks, 8);
@@ -102,7 +102,7 @@ TEST(Fit, NeedsNoCheckpointsWhereThereIsRoom) {
   EXPECT_THAT(found.room, Each(1000 * kMiB));
 }
 
-// What 1024 rows of a layer and its function give are 4 MiB.
+// 1024 rows of the outputs of a linear layer and its activation are 4 MiB.
 TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
   const Training training = linears(16, 1024);
   const auto options = FitOptions().chunks({1, 2, 4, 8, 16, 32});
@@ -121,7 +121,7 @@ TEST(Fit, ChecksTheAnswerWithAllMicroBatches) {
   }
 }
 
-// One micro-batch cannot be made smaller, so its activations must be dropped.
+// A single micro-batch cannot be made smaller, so its activations must be dropped.
 TEST(Fit, FindsThatOnlyCheckpointsFit) {
   const Training training = linears(32, 4096);
   const auto chunks = FitOptions().chunks({8}).schedule(Schedule::gpipe);
@@ -149,7 +149,7 @@ TEST(Fit, SaysWhichDeviceIsOverByHowMuch) {
   EXPECT_GT(std::max(found.needed[0], found.needed[1]), 17 * kMiB);
 }
 
-// Linear layers of other widths, each of some MiB or of few bytes.
+// Linear layers of different widths, each of some MiB or of few bytes.
 Training random_linears(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int64_t> widths;
@@ -169,8 +169,8 @@ Training random_linears(uint64_t seed) {
   return training;
 }
 
-// Of all cuts into two partitions, numbers of micro-batches and modes the first that fits into
-// devices of so many bytes; empty if none does.
+// Tries all cuts into two partitions, numbers of micro-batches and modes, and returns the first
+// that fits on devices of `bytes` bytes; empty if none does.
 std::string what_fits(const Training& training, const std::vector<int64_t>& chunks, int64_t bytes) {
   const nn::Sequential model = [&] {
     const MetaScope scope;
@@ -196,7 +196,7 @@ std::string what_fits(const Training& training, const std::vector<int64_t>& chun
   return "";
 }
 
-// Where nothing fits, what is said to be needed is at most a tenth more than what would do.
+// If nothing fits, the bytes that fit() names are at most a tenth more than what would be enough.
 TEST(Fit, SaysLittleMoreThanTheLeastThatIsNeeded) {
   const std::vector<int64_t> chunks = {1, 4, 16};
   for (uint64_t seed = testing::test_seed(); seed < testing::test_seed() + 12; ++seed) {
@@ -311,14 +311,16 @@ TEST(Largest, IsTheLastThatFits) {
                           << found.next_fit.limit;
 }
 
-// One plan says how much is lacking: corrected, the same candidate does not come near either.
+// One plan tells how much memory is missing. With the prediction corrected by it, the same
+// candidate stays far from fitting.
 TEST(Largest, WhatIsFarFromFittingIsPlannedOnceInEachThriftyWay) {
   for (uint64_t seed = testing::test_seed(); seed < testing::test_seed() + 6; ++seed) {
     const Training training = random_linears(seed);
     const Largest found = largest([&](int64_t) { return training; }, 1, {kMiB / 4, kMiB / 4});
     EXPECT_EQ(found.member, 0);
     EXPECT_THAT(found.next_fit.limit, HasSubstr("too little"));
-    EXPECT_LE(found.next_fit.plans, 3) << seed;  // the smallest micro-batches twice, a single one
+    // the smallest micro-batches twice, a single one once
+    EXPECT_LE(found.next_fit.plans, 3) << seed;
   }
 }
 

@@ -22,8 +22,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
   throw std::invalid_argument("fitting_cut: " + text);
 }
 
-// How many micro-batches' inputs and activations a stage holds at most. What waits for the second
-// half of a backward is taken as all of both: what of it does is known of stages, not of layers.
+// The most micro-batches whose inputs and activations a stage holds at a time. A micro-batch that
+// waits for its weight gradients counts with all of both, as the profile knows the exact part for
+// stages only, not for layers.
 struct Held {
   int64_t inputs = 0;
   int64_t kept = 0;
@@ -60,7 +61,7 @@ std::vector<Held> held_by_stages(const ExplainOptions& options, int64_t stages) 
   return result;
 }
 
-// What a block of layers costs a partition; layers are added at its end.
+// The costs of a block of layers in a partition; layers are added at its end.
 class Block {
  public:
   Block(const Profile& profile, const std::vector<std::vector<SkipProfile>>& skips_to,
@@ -86,7 +87,7 @@ class Block {
     }
   }
 
-  // Neither becomes less by adding a layer.
+  // Both are monotonic: another layer never makes them smaller.
   double time() const { return forward_ * (held_.recomputes ? 2 : 1) + backward_; }
   double memory() const {
     return state_ + static_cast<double>(held_.inputs) * received_ +
@@ -107,10 +108,11 @@ class Block {
   double workspace_ = 0;
 };
 
-// What the search sees of a block in a partition.
+// The cost of a block in a partition, as the search sees it.
 struct Cost {
-  double largest = 0;  // of which the largest counts; not less with another layer
-  double sum = 0;      // of which the sum counts
+  // cost of which the largest of a cut counts; another layer never makes it smaller
+  double largest = 0;
+  double sum = 0;  // cost of which the sum over a cut counts
 };
 
 class Search {
@@ -137,7 +139,7 @@ class Search {
   // cost(block, partition)
   template <typename CostOf>
   std::optional<std::vector<int64_t>> best(const CostOf& cost) const {
-    // The least largest, block by block: [layers before].
+    // [number of layers before] The smallest largest cost so far.
     std::vector<double> least(layers_ + 1, kNever);
     least[0] = -kNever;
     for (size_t j = 0; j < partitions_; ++j) {
@@ -151,7 +153,7 @@ class Search {
     const double limit = least[layers_];
     if (limit == kNever) return std::nullopt;
 
-    // The least sum within it.
+    // The smallest sum among the cuts whose largest cost is at most `limit`.
     std::vector<double> sums(layers_ + 1, kNever);
     sums[0] = 0;
     std::vector<std::vector<size_t>> firsts(partitions_, std::vector<size_t>(layers_ + 1));
@@ -174,8 +176,8 @@ class Search {
   }
 
  private:
-  // The blocks that partition j can have behind what `reached` has reached, with a largest cost of
-  // at most `limit`.
+  // Visits the blocks that partition j can have behind the layers that `reached` marks, if their
+  // largest cost is at most `limit`.
   template <typename CostOf, typename Visit>
   void for_each_block(size_t j, const std::vector<double>& reached, double limit,
                       const CostOf& cost, const Visit& visit) const {

@@ -1,12 +1,12 @@
-// fitting_cut: which layers go into which partition if each partition has so much memory and no
-// more, as far as a profile can tell.
+// fitting_cut: cuts a model's layers into partitions with a memory limit each, as a profile
+// predicts.
 //
-// Unlike partition(), which knows one size of each layer, it knows that a layer takes more memory
-// in an early partition, where more micro-batches are in flight, and counts inputs and skips where
-// they arrive. The memory of a partition is that of explain(); balance/choose/fit.h corrects it by
-// plans.
+// partition() knows one size of each layer. A fitting cut also knows that a layer takes more memory
+// in an early partition, where more micro-batches are in flight, and it counts inputs and skips
+// where they arrive. The memory of a partition is that of explain(). balance/choose/fit.h corrects
+// it by plans.
 //
-// It knows no LibTorch.
+// Needs no LibTorch.
 #ifndef BALANCE_CHOOSE_FITTING_CUT_H_
 #define BALANCE_CHOOSE_FITTING_CUT_H_
 
@@ -21,34 +21,34 @@
 namespace gpipe::balance {
 
 struct FittingCutOptions {
-  // Bytes of each partition, whose number is that of partitions. May be negative: then nothing fits
-  // in it.
+  // The bytes of each partition; its size is the number of partitions. If a value is negative,
+  // nothing fits into that partition.
   std::vector<int64_t> limits;
-  // Layers of which no two neighbors may be separated. Default: none.
+  // Ranges of layers that must not be separated. Default: none.
   std::vector<LayerRange> keep_together;
-  // chunks, checkpoint, schedule and param_scale count; the others are for explain().
+  // Only chunks, checkpoint, schedule and param_scale are used.
   ExplainOptions explain;
 };
 
-// The cut of which each partition's predicted memory is at most its limit, with
-//   1. the least longest time: that of a forward, a backward and, where it recomputes, a forward
-//      again of one micro-batch;
-//   2. then the least sum of squared times.
+// The cut whose partitions' predicted memory is at most their limits and that has
+//   1. the smallest longest time of a partition: a forward and a backward of one micro-batch, and
+//      a second forward if the partition recomputes;
+//   2. among these the smallest sum of squared times.
 // None if no cut keeps the limits.
 //
 //   fastest_fitting_cut(profile, {{8 * gib, 8 * gib}, {}, explain_options});
 //
-// Takes O(p n^2) time for n layers and p partitions, less the smaller the limits are: two thousand
-// layers into 8 some 0.2 s.
+// Takes O(p n^2) time for n layers and p partitions, less for smaller limits: about 0.2 s for two
+// thousand layers in 8 partitions.
 //
-// Both throw std::invalid_argument for limits of no partition or of more than there are layers that
-// may be separated, for layers to keep together that are out of range, and as explain() does for a
-// profile that cannot have been measured.
+// Both functions throw std::invalid_argument for no limits, for more limits than layers that may be
+// separated and for keep_together out of range, and as explain() does for a profile that cannot
+// have been measured.
 std::optional<std::vector<int64_t>> fastest_fitting_cut(const Profile& profile,
                                                         const FittingCutOptions& options);
 
-// The cut whose partitions exceed their limits least, or stay below them most: the least largest
-// difference, then the least sum of squared memories.
+// The cut with the smallest largest excess, the predicted memory less the limit (negative if the
+// partition fits), and then with the smallest sum of squared memories.
 std::vector<int64_t> smallest_cut(const Profile& profile, const FittingCutOptions& options);
 
 }  // namespace gpipe::balance

@@ -12,10 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "balance/step/whole_step.h"
+#include "balance/costs/parsed_json.h"
 #include "command/files.h"
 #include "gpipe/cut_sizes.h"
 #include "gpipe/pipeline_setup.h"
+#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::balance {
 namespace {
@@ -25,10 +26,10 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "gpipe plan";
 constexpr int64_t kVersion = 1;
 constexpr char kUnits[] = "seconds, bytes";
-// Two ways to add up the same numbers differ by less.
+// The relative difference of two sums of the same numbers is below this.
 constexpr double kRounding = 1e-9;
 
-// With all digits.
+// Prints all digits, so that the number can be read back exactly.
 std::string text_of(double value) {
   std::ostringstream out;
   out.precision(std::numeric_limits<double>::max_digits10);
@@ -54,14 +55,14 @@ class Lines {
     throw std::invalid_argument(file_ + ", line " + std::to_string(number_) + ": expected " +
                                 expected);
   }
-  // What stands behind `name` in the next line that is not empty.
+  // Returns what follows `name` in the next line that is not empty.
   std::string field(const std::string& name) {
     next();
     if (line_ == name) return "";
     if (line_.rfind(name + " ", 0) != 0) fail("'" + name + " ...', got '" + line_ + "'");
     return line_.substr(name.size() + 1);
   }
-  // Whether the next line begins with that word.
+  // Whether the next line begins with the word `name`.
   bool is_next(const std::string& name) {
     const std::string_view rest = rest_;
     const int64_t number = number_;
@@ -127,7 +128,7 @@ Schedule schedule_from(const std::string& text, const std::string& file) {
   }
 }
 
-// A name or a text in one line.
+// Replaces line breaks by spaces.
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
@@ -135,7 +136,8 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// The library would cut 32.9 to 32, and make -1 of what is too large.
+// Throws for a number that is not an int64_t. The JSON library would cut 32.9 to 32 and wrap a
+// number that is too large to -1.
 void check_whole(const Json& number) {
   const bool fits =
       number.is_number_integer() &&
@@ -205,7 +207,7 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
       wrong("takes more than its limit");
     }
   }
-  check_whole_step(plan.schedule, prefix);
+  internal::check_whole_step(plan.schedule, prefix);
   try {
     (void)plan.schedule.verify(Sends::kBuffered);
     (void)plan.placement();
@@ -315,7 +317,7 @@ std::string plan_to_json(const PipelinePlan& plan) {
   Json& modes = json["checkpoints"] = Json::array();
   for (const Checkpoint mode : plan.checkpoints) modes.push_back(to_text(mode));
   json["schedule_name"] = plan.schedule_name;
-  json["placement"] = plan.placement().worker_of_stage();  // for people: the schedule has it
+  json["placement"] = plan.placement().worker_of_stage();  // for people: the schedule contains it
   json["step"] = plan.step;
   json["lower_bound"] = plan.lower_bound;
   Json& devices = json["devices"] = Json::array();
@@ -329,14 +331,9 @@ std::string plan_to_json(const PipelinePlan& plan) {
 }
 
 PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw std::invalid_argument(file + " is no JSON, or damaged: " + error.what());
-  }
+  const Json json = parsed_json(text, file);
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
-    throw std::invalid_argument(file + " is JSON, but no plan: \"format\" is not \"" + kFormat +
+    throw std::invalid_argument(file + " is JSON, but not a plan: \"format\" is not \"" + kFormat +
                                 "\"");
   }
   if (json.value("version", Json()) != kVersion) {
@@ -392,14 +389,14 @@ PipelinePlan plan_from_json(const std::string& text, const std::string& file) {
       if (item.contains("predicted")) get(item, "predicted", device.predicted);
     }
     get(json, "schedule", schedule.emplace());
-  } catch (const std::exception& error) {  // of a field that is missing, or of another kind
+  } catch (const std::exception& error) {  // a field is missing or has another type
     throw std::invalid_argument(file + ": " + name + ": " + error.what());
   }
   plan.schedule = schedule_from(*schedule, file);
   check_plan_value(plan, file + ": ");
   if (placement && *placement != plan.placement().worker_of_stage()) {
     throw std::invalid_argument(
-        file + ": placement: it is not where the schedule has its stages (" +
+        file + ": placement: it differs from the schedule's (" +
         joined(plan.placement().worker_of_stage(), [](int64_t worker) { return text_of(worker); })
             .substr(1) +
         ")");

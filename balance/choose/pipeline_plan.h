@@ -1,8 +1,8 @@
-// PipelinePlan: how a model is trained on given devices: all that a pipeline and its steps have to
-// be told, and what was predicted for it.
+// PipelinePlan: how to train a model on given devices: everything that a pipeline and its steps
+// must be told, and the predictions for it.
 //
-// It knows no LibTorch; balance/choose/plan_options.h makes a pipeline's options of it,
-// balance/choose/plan.h finds it.
+// Needs no LibTorch. balance/choose/plan.h finds a plan, balance/choose/plan_options.h turns it
+// into the options of a pipeline.
 #ifndef BALANCE_CHOOSE_PIPELINE_PLAN_H_
 #define BALANCE_CHOOSE_PIPELINE_PLAN_H_
 
@@ -20,13 +20,13 @@ namespace gpipe::balance {
 
 // In bytes.
 struct PlannedDevice {
-  int64_t limit = 0;  // what there is; 0: no limit was given
+  int64_t limit = 0;  // what the device has; 0: no limit was given
   int64_t live = 0;   // the most that tensors hold at a time
-  // What LibTorch's allocator for CUDA would have reserved at most; -1: not known, because `live`
-  // is only predicted from a profile.
+  // What LibTorch's CUDA allocator reserves at most. -1: not known, because `live` is only
+  // predicted from a profile.
   int64_t reserved = -1;
-  // The most that tensors hold by the profile, whatever `live` is from; -1: not said, as in plans
-  // that are older.
+  // The most that tensors hold as the profile predicts, even if `live` comes from a memory plan.
+  // -1: not given, as in older plans.
   int64_t predicted = -1;
 
   friend bool operator==(const PlannedDevice& a, const PlannedDevice& b) {
@@ -39,44 +39,48 @@ struct PlannedDevice {
 struct PipelinePlan {
   std::string model;        // a name for people; may be empty
   std::string profiled_on;  // the profile's device
-  // What autocast casts to, for the profile and for the memory ("bfloat16"). Empty: not enabled.
+  // The type that autocast casts to ("bfloat16"), for the profile and for the memory. Empty:
+  // autocast is off.
   std::string autocast = {};
-  // Whether batch norms are deferred (GPipeOptions::deferred_batch_norm), for both as well.
+  // Whether batch norms are deferred (GPipeOptions::deferred_batch_norm), for the profile and for
+  // the memory.
   bool deferred_batch_norm = false;
-  int64_t rows = 1;  // of a mini-batch
+  int64_t rows = 1;  // rows of a mini-batch
   std::vector<int64_t> balance = {1};
   int64_t chunks = 1;
-  // Numbers of inputs that all micro-batches share (GPipeOptions::shared_inputs).
+  // Indices of the inputs that all micro-batches share (GPipeOptions::shared_inputs).
   std::vector<int64_t> shared_inputs = {};
-  std::vector<Checkpoint> checkpoints = {Checkpoint::kNever};  // of each partition
+  std::vector<Checkpoint> checkpoints = {Checkpoint::kNever};  // one for each partition
   // A name of schedule_by_name(), or "search".
   std::string schedule_name = "1f1b";
   Schedule schedule = Schedule::one_f_one_b(1, 1);
 
   double step = 0;  // predicted seconds of a step, without the optimizer
-  // No way to train these rows on as many such devices is predicted to take less.
+  // A lower bound: every step of these rows on as many such devices is predicted to take at least
+  // this.
   double lower_bound = 0;
   std::vector<PlannedDevice> devices = {PlannedDevice()};
 
-  // Where the schedule has its stages.
+  // The worker of each stage.
   Placement placement() const { return schedule.placement(); }
-  // How much longer than the lower bound a step takes: 0.02 is 2 %. 0 without times. Never
-  // negative: both are sums, and where they are equal they may round differently.
+  // How much longer a step takes than the lower bound: 0.02 is 2 %. 0 if there are no times. Never
+  // negative, although the two sums may round differently where they are equal.
   double gap() const { return lower_bound > 0 ? std::max(step / lower_bound - 1, 0.0) : 0.0; }
 
   friend bool operator==(const PipelinePlan& a, const PipelinePlan& b);
   friend bool operator!=(const PipelinePlan& a, const PipelinePlan& b) { return !(a == b); }
 };
 
-// Throws std::invalid_argument that begins with `prefix` for a plan that no pipeline could run:
-// numbers of partitions, micro-batches or devices that differ from the schedule's, counts below 1,
-// rows and chunks that do not make its micro-batches, a negative number of an input, times that are
-// none, a lower bound above the step, negative bytes, more bytes than the limit or than are
-// reserved, a schedule that does not verify with buffered sends.
+// Throws std::invalid_argument with a message that begins with `prefix` for a plan that no pipeline
+// could run: numbers of partitions, micro-batches or devices that differ from the schedule's,
+// counts below 1, rows and chunks that do not give the schedule's micro-batches, a negative index
+// of an input, times that are negative or not finite, a lower bound above the step, negative bytes,
+// more bytes than the limit or than are reserved, a schedule that does not verify with buffered
+// sends.
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 
-// A text for people and for diffs, and its exact inverse: a line for each field, then the
-// schedule's own text (Schedule::to_text).
+// Writes a plan as text for people and for diffs, and reads it back exactly: a line for each field,
+// then the schedule's own text (Schedule::to_text).
 //
 //   gpipe plan 1
 //   model unet:5,64
@@ -97,19 +101,20 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 //   micro_batches 8
 //   worker 0: F0.0 F0.1 I0.0 ...
 //
-// The inverse also takes empty lines and comments that start with '#'. It throws
-// std::invalid_argument that begins with `file` and names the line, or as check_plan_value() does.
+// plan_from_text() also accepts empty lines and comments that start with '#'. It throws
+// std::invalid_argument with a message that begins with `file` and names the line, or as
+// check_plan_value() does.
 std::string plan_to_text(const PipelinePlan& plan);
 PipelinePlan plan_from_text(std::string_view text, const std::string& file);
 
-// The same as JSON: {"format": "gpipe plan", "version": 1, "model": ..., the fields by their names,
-// "schedule": the schedule's text, "placement": the worker of each stage, which must be the
-// schedule's}. Numbers keep all their digits; unknown fields are ignored.
+// The same as JSON: {"format": "gpipe plan", "version": 1, "model": ..., the other fields by their
+// names, "schedule": the schedule's text, "placement": the worker of each stage}. "placement" must
+// agree with the schedule. Numbers keep all their digits. Unknown fields are ignored.
 std::string plan_to_json(const PipelinePlan& plan);
 PipelinePlan plan_from_json(const std::string& text, const std::string& file);
 
-// Either of the two. Throws std::invalid_argument if the file cannot be read, otherwise as the
-// inverses do.
+// Reads either format. Throws std::invalid_argument if the file cannot be read, otherwise as
+// plan_from_text() or plan_from_json().
 PipelinePlan load_plan(const std::string& path);
 
 }  // namespace gpipe::balance

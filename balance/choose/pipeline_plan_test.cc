@@ -86,7 +86,7 @@ TEST(PipelinePlan, AnyFieldThatDiffersIsAnotherPlan) {
   for (size_t k = 0; k < changes.size(); ++k) {
     PipelinePlan changed = sample();
     changes[k](changed);
-    if (k == 8) {  // too little for a double
+    if (k == 8) {  // this change is too small for a double
       EXPECT_EQ(changed, sample());
       changed.step *= 1 + 1e-15;
     }
@@ -140,7 +140,7 @@ TEST(PipelinePlan, MessagesOfTextsNameTheLine) {
 
 TEST(PipelinePlan, MessagesOfJsonNameTheField) {
   const std::vector<std::pair<std::function<void(Json&)>, std::string>> damages = {
-      {[](Json& json) { json["format"] = "other"; }, "no plan"},
+      {[](Json& json) { json["format"] = "other"; }, "not a plan"},
       {[](Json& json) { json["version"] = 2; }, "not of version 1"},
       {[](Json& json) { json["balance"] = "even"; }, "balance: "},
       {[](Json& json) { json.erase("chunks"); }, "chunks: "},
@@ -167,7 +167,14 @@ TEST(PipelinePlan, MessagesOfJsonNameTheField) {
         ThrowsMessage<std::invalid_argument>(AllOf(StartsWith("my.json"), HasSubstr(message))));
   }
   EXPECT_THAT([] { plan_from_json("{", "my.json"); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("no JSON, or damaged")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("is not valid JSON")));
+  Json json = Json::parse(plan_to_json(sample()));
+  json["devices"][1]["live"] = "-1e999";
+  std::string text = json.dump();
+  text.replace(text.find("\"-1e999\""), 8, "-1e999");
+  EXPECT_THAT([&] { plan_from_json(text, "my.json"); },
+              ThrowsMessage<std::invalid_argument>(StartsWith(
+                  "my.json: devices[1].live is -1e999, which does not fit in a double")));
 }
 
 }  // namespace

@@ -32,10 +32,10 @@
 namespace gpipe::balance {
 namespace {
 
-// How often the limits are corrected after a plan of the memory.
+// The most plans of memory after which the limits are corrected.
 constexpr int kMostMemoryPlans = 6;
-// Where nothing fits: of how many others memory is planned, and how exactly it is told what one
-// needs.
+// If nothing fits: the number of further candidates whose memory is planned, and the bisection
+// steps that find how much memory one needs.
 constexpr size_t kMostNearest = 5;
 constexpr int kBisections = 8;
 constexpr size_t kMostOthers = 10;
@@ -50,7 +50,7 @@ c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample)
   return c10::kCPU;
 }
 
-// One model on the devices.
+// Plans one model.
 class Planner {
  public:
   Planner(const torch::nn::Sequential& model, const Tensors& sample, const PlanOptions& options)
@@ -78,13 +78,13 @@ class Planner {
   }
 
   PlanReport run() {
-    std::vector<int64_t> limits = problem_.limits;  // as given
+    std::vector<int64_t> limits = problem_.limits;  // the user's limits
     std::optional<Nearest> nearest;
     const auto consider = [&](const PlanCandidate& candidate, const Memory& memory) {
       Nearest needs = least_for(candidate, memory);
       if (!nearest || needs.bytes < nearest->bytes) nearest = std::move(needs);
     };
-    bool least = false;  // whether what holds least is looked for
+    bool least = false;  // whether the search looks for the least memory
     for (int rounds = 1;; ++rounds) {
       tell("searching");
       PlanSearch search = search_plan(problem_);
@@ -92,8 +92,8 @@ class Planner {
         consider(search.best, memory_of_profile(search.best));
         break;
       }
-      // The profile may be wrong about what exceeds a little, and about what is nearest: where
-      // nothing fits by it, memory is planned for several.
+      // The profile may be wrong about a small excess and about which candidate is nearest. So if
+      // nothing fits by the profile, the memory of several candidates is planned.
       std::vector<PlanCandidate> candidates = {search.best};
       if (!search.best.fits()) add_nearest(search.others, candidates);
       Memory memory;
@@ -103,9 +103,9 @@ class Planner {
           consider(candidates[k], memory);
           continue;
         }
-        if (!search.best.fits()) search.others.clear();  // nor do they
-        // They are what is lost by one change of what was nearest, by the profile and within
-        // limits.
+        if (!search.best.fits()) search.others.clear();  // the others do not fit, either
+        // The alternatives change the candidate that was nearest by the profile, or were made under
+        // reduced limits: they do not belong to this one.
         if (k > 0 || least) search.alternatives.clear();
         search.best = candidates[k];
         search.best.excess = 0;
@@ -113,7 +113,8 @@ class Planner {
       }
       if (least) break;
       if (!search.best.fits() || rounds >= kMostMemoryPlans) {
-        // With less room the search goes on towards less memory, where it may find what fits.
+        // With reduced limits the search continues towards less memory and may find a candidate
+        // that fits.
         least = true;
         for (size_t d = 0; d < limits.size(); ++d) {
           problem_.limits[d] = std::min(problem_.limits[d], limits[d] / 4);
@@ -131,12 +132,13 @@ class Planner {
   }
 
  private:
-  // Adds those of which memory is planned where nothing fits, the nearest first: of each number of
-  // micro-batches the nearest, with the fewest in any case, as the profile does not know that the
-  // gradients of a single one are not added to others; then the nearest of all.
+  // If nothing fits, adds the candidates whose memory is planned, the nearest first. For each
+  // number of micro-batches the nearest candidate is added, and then the nearest of all. The fewest
+  // micro-batches are always among them, as the profile does not know that a single micro-batch's
+  // gradients are not added to others.
   static void add_nearest(const std::vector<PlanCandidate>& others,
                           std::vector<PlanCandidate>& candidates) {
-    std::vector<size_t> firsts;  // of another number of micro-batches than those before
+    std::vector<size_t> firsts;  // the first candidate of each number of micro-batches
     std::vector<size_t> rest;
     std::set<size_t> cuts = {candidates.front().cut};
     for (size_t k = 0; k < others.size(); ++k) {
@@ -152,18 +154,18 @@ class Planner {
     for (const size_t k : firsts) candidates.push_back(others[k]);
   }
 
-  // Of a candidate, by device.
+  // [device] The bytes of a candidate.
   struct Memory {
     std::vector<int64_t> live;
     std::vector<int64_t> reserved;  // -1: not planned
-    std::vector<int64_t> needed;    // what must be there
+    std::vector<int64_t> needed;    // bytes that the device must have
     std::optional<MemoryPlan> plan;
   };
 
-  // What a candidate that does not fit would need.
+  // A candidate that does not fit, and what it needs.
   struct Nearest {
     PlanCandidate candidate;
-    int64_t device = 0;  // that needs most
+    int64_t device = 0;  // the device that needs most
     int64_t bytes = 0;
   };
 
@@ -195,7 +197,8 @@ class Planner {
                       " devices or fewer");
     std::vector<int64_t> chunks = options_.chunks();
     if (chunks.empty()) chunks = default_chunks(*model_, rows_);
-    std::map<int64_t, int64_t> known;  // micro-batches, and the chunks that make them
+    // from the number of micro-batches to the chunks that make them
+    std::map<int64_t, int64_t> known;
     for (const int64_t count : chunks) {
       TORCH_CHECK_VALUE(count >= 1 && count <= rows_, "chunks has ", count, ", expected 1 to the ",
                         rows_, " rows of the sample");
@@ -253,7 +256,7 @@ class Planner {
                        .after_each_layer([&] { tell(note); }));
   }
 
-  // A profile that was made, or would be, under `autocast`. Memory is planned under autocast_.
+  // Throws if a profile's guard, `autocast`, differs from that of the memory plan, autocast_.
   void check_autocast(int64_t rows, const std::string& autocast) const {
     if (autocast == autocast_) return;
     const std::string type = c10::DeviceTypeName(
@@ -324,8 +327,8 @@ class Planner {
     return memory;
   }
 
-  // An allocator that runs out gives back what it has cached, so with less than it would reserve
-  // everything may run, too.
+  // Finds the least memory with which a candidate runs. This may be less than the allocator would
+  // reserve: if it runs out, it gives back what it has cached.
   Nearest least_for(const PlanCandidate& candidate, const Memory& memory) const {
     Nearest nearest;
     nearest.candidate = candidate;
@@ -367,9 +370,9 @@ class Planner {
   }
 
   [[noreturn]] void nothing_fits(const Nearest& nearest) const {
-    TORCH_CHECK_VALUE(false, "nothing that may be chosen fits into ",
+    TORCH_CHECK_VALUE(false, "no allowed configuration fits on ",
                       text::counted(options_.devices(), "device"), " of ",
-                      bytes_text(options_.memory()), ": the nearest (", text_of(nearest.candidate),
+                      bytes_text(options_.memory()), "; the closest (", text_of(nearest.candidate),
                       ") needs ", bytes_text(nearest.bytes), " on device ", nearest.device,
                       "; give devices of at least that (", nearest.bytes,
                       " bytes), more devices, fewer rows, or more to choose from");
@@ -380,7 +383,7 @@ class Planner {
     const MiniBatchCut& cut = problem_.cuts[best.cut];
     PlanReport report;
     report.plan.profiled_on = cut.profile.device;
-    report.plan.autocast = autocast_;  // as the profile, if that says it
+    report.plan.autocast = autocast_;  // the profile's, if the profile has one
     report.plan.deferred_batch_norm = options_.deferred_batch_norm();
     report.plan.rows = rows_;
     report.plan.balance = best.balance;
@@ -417,7 +420,7 @@ class Planner {
     explained.schedule = [schedule = *best.schedule](int64_t, int64_t) { return schedule; };
     report.explanation = explain(cut.profile, best.balance, explained);
     if (options_.device_type() == c10::kCPU) {
-      // There it is another allocator, so what CUDA's would reserve is no need.
+      // The CPU has another allocator; what CUDA's would reserve is not needed there.
       for (PlannedDevice& device : report.plan.devices) device.reserved = -1;
     }
     report.proof = check_plan(report.plan, cut.profile, cut.sizes, problem_.machine,
@@ -434,7 +437,7 @@ class Planner {
   const PlanOptions& options_;
   int64_t rows_ = 0;
   bool on_meta_ = false;
-  std::string autocast_;  // the guard of the plan, as Profile has it
+  std::string autocast_;  // the autocast guard of the plan, as in Profile
   std::optional<torch::nn::Sequential> memory_model_;
   PlanProblem problem_;
   int64_t memory_plans_ = 0;

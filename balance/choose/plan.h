@@ -1,7 +1,7 @@
 // plan: how to train a model on given devices: balance, placement, micro-batches, checkpoints and
 // schedule, chosen together.
 //
-// docs/guide/20-which-schedule.md shows it; docs/design/planner.md says how it is searched.
+// docs/guide/20-which-schedule.md shows it; docs/design/planner.md explains the search.
 #ifndef BALANCE_CHOOSE_PLAN_H_
 #define BALANCE_CHOOSE_PLAN_H_
 
@@ -27,95 +27,96 @@
 
 namespace gpipe::balance {
 
-// Called before each part of a plan and during it, on any one thread at a time. What it throws ends
-// the plan. `note` says what is being done.
+// A callback that plan() calls before each of its parts and during them, from one thread at a time.
+// An exception that it throws ends the planning. `note` says what plan() is doing.
 using PlanNote = std::function<void(const std::string& note)>;
 
 struct PlanOptions {
-  // How many devices there are, all alike. Each gets at least one layer.
+  // The number of devices. All are alike, and each gets at least one layer.
   PlanOptions(int64_t devices) : devices_(devices) {}  // NOLINT: implicit
   TORCH_ARG(int64_t, devices);
-  // Bytes of each device. Default: 0, no limit.
+  // The bytes of each device. Default: 0, no limit.
   TORCH_ARG(int64_t, memory) = 0;
 
-  // What may be chosen. Default: all powers of two of micro-batches and the number of rows, without
-  // those of which one has a single row where there are batch norms
-  // (balance/choose/default_chunks.h); all checkpoint modes; all schedules that give the same bits,
-  // and a searched one ("search"); 1, 2 and 4 stages on a device.
+  // What to choose from. Default: the numbers of micro-batches of default_chunks()
+  // (balance/choose/default_chunks.h), all checkpoint modes, all schedules that give the same bits
+  // and a searched one ("search"), and 1, 2 or 4 stages on a device.
   TORCH_ARG(std::vector<int64_t>, chunks) = {};
   TORCH_ARG(std::vector<Checkpoint>, checkpoints) = {};
   TORCH_ARG(std::vector<std::string>, schedules) = {};
   TORCH_ARG(std::vector<int64_t>, stages_per_device) = {1, 2, 4};
 
-  // Makes the same model, for a plan of its memory; called while a MetaScope lives. Default: none.
-  // A model on the meta device is planned as it is; the memory of one elsewhere is then only
-  // predicted from its profile.
+  // Makes the same model again, to plan its memory; it is called inside a MetaScope. Default: none.
+  // A model on the meta device is planned as it is and does not need this. The memory of any other
+  // model is only predicted from its profile if `make` is not given.
   TORCH_ARG(std::function<torch::nn::Sequential()>, make) = nullptr;
-  // As in GPipeImpl::step, for that plan: the loss counts. Default: no targets, and the sum of the
-  // first output.
+  // As in GPipeImpl::step, for the plan of the memory, in which the loss counts. Default: no
+  // targets, and the sum of the first output.
   TORCH_ARG(Tensors, targets) = {};
   TORCH_ARG(LossFn, loss) = nullptr;
   // As in GPipeOptions.
   TORCH_ARG(std::vector<int64_t>, shared_inputs) = {};
   TORCH_ARG(bool, deferred_batch_norm) = false;
-  // As in MemoryPlanOptions. On CPUs what is live must fit; on CUDA devices what LibTorch's
-  // allocator reserves.
+  // As in MemoryPlanOptions. On CPUs the live bytes must fit, on CUDA devices the bytes that
+  // LibTorch's allocator reserves.
   TORCH_ARG(MakeOptimizer, optimizer) = nullptr;
   TORCH_ARG(bool, zero_grad) = true;
   TORCH_ARG(c10::DeviceType, device_type) = c10::kCUDA;
 
-  // The devices' speed, for a model on the meta device, whose times are counted. Their type is
-  // `device_type`.
+  // The speed of the devices, for a model on the meta device, whose times are counted. The type of
+  // the devices is `device_type`.
   TORCH_ARG(NominalDevice, speed) = {};
-  // How a model elsewhere is measured, for each size of micro-batches: as in ProfileOptions.
+  // How a model that is not on the meta device is measured, for each size of micro-batches: as in
+  // ProfileOptions.
   TORCH_ARG(double, timeout) = 1.0;
   TORCH_ARG(int64_t, cpu_threads) = 0;
-  // Profiles that are there already, and are taken where a micro-batch has as many rows. All others
-  // are made. Default: none.
+  // Profiles that exist already. One is used if its number of rows is that of a micro-batch;
+  // missing ones are made. Default: none.
   TORCH_ARG(std::vector<Profile>, profiles) = {};
 
-  // The machine: bandwidth, latency, overhead, cores and contention count.
+  // The machine. Only bandwidth, latency, overhead, cores and contention are used.
   TORCH_ARG(ExplainOptions, machine) = {};
 
-  // As PlanProblem::budget, for each search: up to six more correct what the profile says of
-  // memory.
+  // As PlanProblem::budget, for each search. There are up to six more searches, which correct what
+  // the profile says of memory.
   TORCH_ARG(int64_t, budget) = 0;
   // Default: none.
   TORCH_ARG(PlanNote, progress) = nullptr;
 };
 
-// A plan, and why it is the one. A value type.
+// A plan, with the reasons for it. A value type.
 struct PlanReport {
   PipelinePlan plan;
   std::vector<PlanCandidate> others;  // the next best, ten at most, the fastest first
   std::vector<PlanAlternative> alternatives;
   PlanProof proof;
-  Explanation explanation;             // of the choice
-  std::vector<Uncertainty> uncertain;  // of its memory
-  bool memory_planned = false;         // if not, memory is predicted from the profile
-  int64_t rows_of_profile = 0;         // of a micro-batch
-  int64_t examined = 0;                // predictions
-  bool exhaustive = false;             // all cuts and modes of all settings were among them
+  Explanation explanation;             // of the chosen plan
+  std::vector<Uncertainty> uncertain;  // about the chosen plan's memory
+  bool memory_planned = false;         // if false, memory is predicted from the profile
+  int64_t rows_of_profile = 0;         // rows of a micro-batch
+  int64_t examined = 0;                // number of predictions
+  bool exhaustive = false;             // true: all cuts and modes of all settings were predicted
   int64_t memory_plans = 0;
 };
 
-// Plans the training of `model` on mini-batches like `sample`, the tensors that GPipeImpl::step is
-// given. On the meta device times are counted (balance/costs/flops.h) and say only which choice is
-// faster; elsewhere they are measured, layer by layer (balance/costs/profiler.h), on one device.
+// Plans the training of `model` on mini-batches like `sample`, the tensors that GPipeImpl::step
+// takes. On the meta device times are counted (balance/costs/flops.h) and only tell which choice is
+// faster. Elsewhere they are measured on one device, layer by layer (balance/costs/profiler.h).
 //
-// The choice is the fastest of what was examined, as predicted by explain(); it keeps the limits as
-// memory_plan() counts. PlanReport::proof has no problems, or this throws std::logic_error.
+// The result is the choice with the shortest step of all that were examined, as explain() predicts,
+// and it keeps the memory limits as memory_plan() counts. PlanReport::proof has no problems,
+// otherwise plan() throws std::logic_error.
 //
-// Profiles and memory are those of the caller's guard of autocast, if there is one for
-// `device_type`.
+// Profiles and memory are those under the caller's autocast guard for `device_type`, if there is
+// one.
 //
-// Takes seconds, and what it measures: for each number of micro-batches a profile. Deterministic
-// for the same profiles.
+// Takes seconds, plus the time of one profile for each number of micro-batches. Deterministic for
+// the same profiles.
 //
-// Throws c10::ValueError if nothing fits, with the nearest that works; for options out of range,
-// and for a profile that was made under another guard of autocast, or with batch norms deferred
-// where the options have them not, or the other way; std::invalid_argument for choices that make no
-// sense; and as profile(), profile_on_meta() and memory_plan() do.
+// Throws c10::ValueError if nothing fits, and names the nearest choice that would; for options out
+// of range; and for a profile that was made under another autocast guard or with another value of
+// deferred_batch_norm. Throws std::invalid_argument for choices that make no sense, and as
+// profile(), profile_on_meta() and memory_plan() do.
 //
 // Example:
 //   PlanReport report = plan(model, {images}, PlanOptions(8).memory(22 * gib));
@@ -124,12 +125,13 @@ struct PlanReport {
 PlanReport plan(const torch::nn::Sequential& model, const Tensors& sample,
                 const PlanOptions& options);
 
-// For people, in at most 100 columns: the choice, the next best, what each setting alone is worth,
-// and the proof. And for programs, with the plan as plan_to_json() has it.
+// The report for people, in at most 100 columns: the choice, the next best, what each setting alone
+// is worth, and the proof. to_json() gives the same for programs, with the plan as in
+// plan_to_json().
 std::string to_text(const PlanReport& report);
 std::string to_json(const PlanReport& report);
 
-// "1.50 GiB", never less than it is; "900 bytes".
+// "1.50 GiB", rounded up; "900 bytes" below 1 MiB.
 std::string bytes_text(int64_t bytes);
 
 }  // namespace gpipe::balance

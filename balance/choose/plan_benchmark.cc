@@ -1,24 +1,24 @@
-// Compares what the planner chooses with the best of a grid of settings made by hand, and with
-// plain LibTorch on all cores, by real steps on this machine's CPU: small networks on two devices
-// of one thread each.
+// Compares the planner's choice with the best of a grid of handmade settings, and with plain
+// LibTorch on all cores. It takes real steps on this machine's CPU, with small networks on two
+// devices of one thread each.
 //
 //   bazel run -c opt //balance/choose:plan_benchmark -- --networks=unet --minutes=4
 //   --json=plan.json
 //
-// On a machine with nothing else to do. All settings take turns, again and again, so that what
-// else the machine does meanwhile meets all alike; a figure is the median over the turns of a
-// step / the choice's step in the same turn. A turn is two steps, of which the second counts: the
-// one before brings memory and caches to where training has them.
+// Run it on an otherwise idle machine. All settings take turns repeatedly, so that other load on
+// the machine affects all of them alike. A figure is the median over the turns of a setting's step
+// divided by the choice's step in the same turn. A turn has two steps. Only the second is timed;
+// the first brings memory and caches to the state that they have in training.
 //
-// Where plain LibTorch is faster, the difference is told apart:
-//   micro-batches  two threads with half of the micro-batches each, of a whole model each, at once,
-//                  take longer than the mini-batch at once on two threads: what no cut can mend
-//   recomputes     and what halves of backwards take more than whole ones
-//   uneven         the busier device has more than half of it
+// If plain LibTorch is faster, the difference is divided into parts:
+//   micro-batches  Two threads, each with half of the micro-batches and a whole model, take longer
+//                  than the whole mini-batch on two threads. No cut can change that.
+//   recomputes     recomputed forwards, and the extra time of split backwards
+//   uneven         the busier device has more than half of the work
 //   waiting        filling, draining and transfers, as simulated
-//   beyond         what a step takes longer than predicted
-// Those from "recomputes" on are predicted, and scaled by how much longer the two threads take than
-// the profile says: contention counts as micro-batches.
+//   beyond         the time by which a step exceeds its prediction
+// The parts from "recomputes" on are predicted. They are scaled by the ratio of the two threads'
+// time to the profile's, so contention counts as "micro-batches".
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -65,10 +65,11 @@
 #include "skip/tracker.h"
 
 ABSL_FLAG(std::string, networks, "all", "Some of unet, amoebanetd, resnet, transformer.");
-ABSL_FLAG(double, minutes, 4, "Of turns for each network, beside planning. At least 5 turns.");
-ABSL_FLAG(double, profile_seconds, 2, "Of measuring each size of micro-batches.");
+ABSL_FLAG(double, minutes, 4,
+          "Minutes of turns for each network, besides planning. At least 5 turns.");
+ABSL_FLAG(double, profile_seconds, 2, "Seconds to measure each size of micro-batches.");
 ABSL_FLAG(int64_t, memory_mib, 0,
-          "Of each device: settings that need more, as predicted, are left out. 0: no limit.");
+          "MiB of each device: settings predicted to need more are left out. 0: no limit.");
 ABSL_FLAG(std::string, json, "", "Write all figures as JSON to this file.");
 
 namespace gpipe::balance {
@@ -85,10 +86,10 @@ constexpr char kUsage[] =
 constexpr int64_t kDevices = 2;
 constexpr int64_t kMicroBatches = 8;  // of the network's shape, in a mini-batch
 constexpr int64_t kLeastTurns = 5;
-// After so many turns, settings that take so much longer than the fastest one take none any more.
+// After this many turns, settings that take kSlow times as long as the fastest one are dropped.
 constexpr int64_t kTurnsOfAll = 3;
 constexpr double kSlow = 1.25;
-// What the planner is to reach.
+// The planner's targets.
 constexpr double kMostBehindGrid = 1.05;
 constexpr double kLeastOfPlain = 0.9;
 
@@ -105,7 +106,7 @@ struct Network {
   std::string name;
   std::function<torch::nn::Sequential()> make;
   at::Tensor input;   // a mini-batch
-  at::Tensor target;  // undefined: the loss is the output's mean
+  at::Tensor target;  // undefined: the loss is the mean of the output
 };
 
 at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
@@ -135,18 +136,18 @@ Network network_of(const std::string& key) {
   return small_transformer();
 }
 
-// Something that takes steps of the same mini-batch.
+// A model, with a way to train it for one step of the mini-batch.
 struct Run {
   std::string name;
   std::function<void()> step;
-  double predicted = 0;  // seconds; 0: nothing is
+  double predicted = 0;  // predicted seconds; 0: there is no prediction
   std::vector<double> seconds = {};
-  bool out = false;  // takes no turns any more
+  bool out = false;  // takes no more turns
 };
 
 double time_of(const Run& run) { return median(run.seconds); }
 
-// The median of run's steps by those of `base`, turn by turn.
+// The median over the turns of the run's step divided by the step of `base`.
 double ratio(const Run& run, const Run& base) {
   std::vector<double> ratios;
   for (size_t k = 0; k < run.seconds.size(); ++k) {
@@ -177,8 +178,8 @@ Run plain(const Network& network) {
           }};
 }
 
-// All micro-batches on each of two threads at once, with a model of its own: half of the time is
-// what a pipeline takes that has no cut, no bubble and no transfers.
+// Runs all micro-batches on each of two threads at once, each with its own model. Half of that time
+// is what a pipeline without cuts, bubbles and transfers would take.
 Run both_cores(const Network& network, int64_t chunks) {
   std::array<torch::nn::Sequential, kDevices> models = {network.make(), network.make()};
   return {"micro-batches on each core", [models, network, chunks]() mutable {
@@ -204,10 +205,10 @@ struct GridSetting {
   GPipeOptions pipe;
   StepOptions step;
   double predicted = 0;
-  int64_t memory = 0;  // of the device that needs most, predicted
+  int64_t memory = 0;  // predicted bytes of the device that needs most
 };
 
-// `profiles`: by chunks.
+// `profiles`: by number of chunks.
 std::vector<GridSetting> grid(const std::map<int64_t, Profile>& profiles) {
   struct Way {
     const char* schedule;
@@ -259,7 +260,7 @@ std::vector<GridSetting> grid(const std::map<int64_t, Profile>& profiles) {
   return settings;
 }
 
-// All take turns until so many seconds are over.
+// The runs take turns until this many seconds have passed.
 int64_t take_turns(std::vector<Run*> runs, const Run& choice, double seconds,
                    command::Progress& progress, const command::InterruptScope& interrupt) {
   const double begin = steady_seconds();
@@ -283,7 +284,7 @@ int64_t take_turns(std::vector<Run*> runs, const Run& choice, double seconds,
     for (Run* run : runs) {
       if (run == &choice || run->predicted <= 0) continue;
       run->out = ratio(*run, choice) > kSlow * least;
-      if (run->out) run->step = nullptr;  // its memory
+      if (run->out) run->step = nullptr;  // frees its memory
     }
   }
   return turns;
@@ -294,7 +295,7 @@ struct Part {
   double seconds;
 };
 
-// From plain LibTorch's step to the choice's.
+// Divides the difference between plain LibTorch's step and the choice's into parts.
 std::vector<Part> losses(const PlanReport& report, const Run& choice, const Run& plain,
                          const Run& both) {
   const Explanation& explanation = report.explanation;

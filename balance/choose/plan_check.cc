@@ -20,7 +20,7 @@
 namespace gpipe::balance {
 namespace {
 
-// Two ways to add up the same numbers differ by less.
+// The relative difference of two sums of the same numbers is below this.
 constexpr double kRounding = 1e-9;
 
 std::string text(double value) {
@@ -34,14 +34,14 @@ struct Stage {
   size_t first = 0;
   size_t past = 0;
   double forward = 0;
-  double whole = 0;   // B
-  double inputs = 0;  // I
-  double weights = 0;
-  double state = 0;  // bytes: parameters and what an optimizer keeps, buffers
+  double whole = 0;    // seconds of a whole backward (B)
+  double inputs = 0;   // seconds of its input half (I)
+  double weights = 0;  // seconds of its weight half (W)
+  double state = 0;    // bytes of parameters, of what the optimizer keeps for them, and of buffers
   double workspace = 0;
   double arrives = 0;  // bytes of a micro-batch
-  double kept = 0;
-  double waits = 0;
+  double kept = 0;     // bytes of activations of a micro-batch
+  double waits = 0;    // bytes kept between the halves of a backward
 };
 
 class Check {
@@ -113,7 +113,7 @@ class Check {
     find_recomputed();
   }
 
-  // Runs the workers' lists; false if they come to no end.
+  // Runs the workers' lists of actions; returns false if they deadlock.
   bool run() {
     const auto& table = plan_.schedule.table();
     const auto cells = stages_.size() * sizes_.size();
@@ -123,7 +123,8 @@ class Check {
     const auto cell = [&](size_t stage, int32_t m) {
       return stage * sizes_.size() + static_cast<size_t>(m);
     };
-    // When a value from that stage is there; `ready` becomes false if it is not made yet.
+    // The time at which a value from stage `from` arrives. Sets `ready` to false if the value is
+    // not made yet.
     const auto arrival = [&](const std::vector<double>& ends, size_t from, size_t to, int32_t m,
                              double bytes, bool& ready) {
       const double end = ends[cell(from, m)];
@@ -163,7 +164,7 @@ class Check {
           const double end = start + cost(action);
           if (is_forward) forward_end[cell(s, m)] = end;
           if (!is_forward && !is_weights) backward_end[cell(s, m)] = end;
-          spans_.push_back({start, end});  // also an empty one, which the step may end with
+          spans_.push_back({start, end});  // also an empty span, as the step may end with it
           free[w] = end;
           ++next[w];
           going = true;
@@ -176,9 +177,9 @@ class Check {
     return true;
   }
 
-  // Of the spans in which workers compute, on as many cores as there are.
+  // Seconds of the step: the spans in which workers compute, stretched if there are fewer cores.
   double step() const {
-    std::map<double, int64_t> changes;  // how many more workers compute from then on
+    std::map<double, int64_t> changes;  // change of the number of computing workers at a time
     for (const auto& [start, end] : spans_) {
       ++changes[start];
       --changes[end];
@@ -197,10 +198,10 @@ class Check {
     return result;
   }
 
-  // The most that the device's worker holds.
+  // The most bytes that the worker's device holds at a time.
   int64_t live(size_t worker) const {
     std::map<std::pair<int32_t, int32_t>, double> held;  // stage, micro-batch
-    double sum = 0;                                      // of those
+    double sum = 0;                                      // sum of `held`
     double fixed = 0;
     double workspace = 0;
     double most = 0;
@@ -318,7 +319,7 @@ std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
   return most;
 }
 
-// What a plan says, beside what is derived again: each difference is noted by the field's name.
+// Compares the other fields of the plan, and notes each difference under the field's name.
 class Claims {
  public:
   Claims(const PipelinePlan& plan, const Profile& profile, const std::vector<double>& sizes,
@@ -332,7 +333,7 @@ class Claims {
               "the profile is of " + profile_.device + ", the plan says " + plan_.profiled_on);
     }
     if (!profile_.autocast) {
-      not_checked("autocast", "the profile does not say what it was made under");
+      not_checked("autocast", "the profile does not say under which guard it was made");
     } else if (plan_.autocast != *profile_.autocast) {
       problem("autocast", "the profile was made " + under_autocast(*profile_.autocast) +
                               ", the plan " + under_autocast(plan_.autocast));
@@ -347,7 +348,7 @@ class Claims {
     }
   }
 
-  // Whether rows and chunks make the micro-batches that were profiled.
+  // Compares rows and chunks with the micro-batches of the profile.
   void check_cut() {
     const std::vector<int64_t> rows = micro_batch_sizes(plan_.rows, plan_.chunks);
     const std::string cut = std::to_string(plan_.rows) + " rows in " +
@@ -379,7 +380,8 @@ class Claims {
     }
   }
 
-  // What the table is called decides what a mini-batch of fewer micro-batches gets.
+  // The schedule's name matters: a mini-batch with fewer micro-batches gets the schedule of that
+  // name.
   void check_schedule() {
     const std::string& name = plan_.schedule_name;
     if (!proof_.ascending && name != "gpipe") {
@@ -424,7 +426,7 @@ class Claims {
     not_checked("lower_bound", "that no other number of micro-batches has a smaller one");
   }
 
-  // `trace`: null, or as check_plan()'s.
+  // `trace`: as in check_plan(); may be null.
   void check_memory(const MemoryTrace* trace) {
     not_checked("limit", "what a device has is as given");
     if (trace != nullptr) check_trace(*trace);
@@ -456,11 +458,11 @@ class Claims {
   }
 
  private:
-  // Sums of bytes that are rounded in another order differ by no more.
+  // Sums of bytes that are rounded in another order differ by at most this.
   static constexpr int64_t kRoundedBytes = 1;
 
-  // Whether a search makes the schedule. Another version of it finds another table, and what the
-  // plan's own is worth is derived from the table.
+  // Whether the schedule is the result of a search. Another version of the search may find another
+  // table, so the name does not determine the table.
   bool is_searched(const std::string& name) const {
     return gpipe::internal::search_work(name, plan_.schedule.stages(),
                                         plan_.schedule.micro_batches()) > 0;
@@ -479,7 +481,7 @@ class Claims {
     proof_.not_checked.push_back(field + ": " + why);
   }
 
-  // Whether these actions are one step of the worker after the other, as in a plan of the memory.
+  // Whether a worker's actions are one or more repetitions of its step, as in a plan of the memory.
   static bool are_steps(const std::vector<Action>& ran, const std::vector<Action>& step) {
     if (ran.empty() || step.empty()) return ran.size() == step.size();
     if (ran.size() % step.size() != 0) return false;
@@ -489,7 +491,7 @@ class Claims {
     return true;
   }
 
-  // Whether the trace is of the plan's table, and what the allocator reserves for it.
+  // Compares the trace's actions with the plan's table, and computes what the allocator reserves.
   void check_trace(const MemoryTrace& trace) {
     const size_t devices = plan_.devices.size();
     if (static_cast<size_t>(trace.devices) != devices) {
@@ -551,11 +553,11 @@ double step_lower_bound(const Profile& profile, const std::vector<double>& sizes
   const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
   const double smallest = *std::min_element(sizes.begin(), sizes.end());
   const double largest = *std::max_element(sizes.begin(), sizes.end());
-  double work = 0;      // of a micro-batch of size 1
-  double through = 0;   // the same on the way that the next one waits for
-  double heaviest = 0;  // a layer's
-  double waiting = 0;   // of all devices, for their first micro-batch
-  double before = 0;    // forwards of the layers so far
+  double work = 0;      // seconds of a micro-batch of size 1
+  double through = 0;   // seconds of it until the next micro-batch can start the same way
+  double heaviest = 0;  // seconds of the heaviest layer
+  double waiting = 0;   // seconds that all devices wait for their first micro-batch
+  double before = 0;    // seconds of the forwards of the layers so far
   for (size_t k = 0; k < profile.layers.size(); ++k) {
     const LayerProfile& layer = profile.layers[k];
     const SplitBackward halves = split_backward(layer);
@@ -563,12 +565,12 @@ double step_lower_bound(const Profile& profile, const std::vector<double>& sizes
     work += of_layer;
     through += layer.forward + std::min(layer.backward, halves.input);
     heaviest = std::max(heaviest, of_layer);
-    // The device whose first layer is the k-th of such ones has at least k layers before it.
+    // In the order of the model, the device number k has at least k layers before its first one.
     if (static_cast<int64_t>(k) < devices) waiting += smallest * before;
     before += layer.forward;
   }
   const auto micro_batches = static_cast<double>(sizes.size());
-  const double overhead = 2 * micro_batches * machine.overhead;  // of a device
+  const double overhead = 2 * micro_batches * machine.overhead;  // seconds on one device
   const auto all = static_cast<double>(devices);
   const bool few = machine.cores > 0 && machine.cores < devices;
   const double even = few ? rows * work / static_cast<double>(machine.cores)
@@ -592,7 +594,8 @@ PlanProof check_plan(const PipelinePlan& plan, const Profile& profile,
   for (size_t d = 0; d < plan.devices.size(); ++d) proof.live.push_back(check.live(d));
   if (trace != nullptr) {
     try {
-      (void)peaks(*trace);  // for numbers of what the trace does not have, and sums that overflow
+      // throws for numbers that the trace does not have, and for sums that overflow
+      (void)peaks(*trace);
     } catch (const std::overflow_error& error) {
       throw std::invalid_argument(std::string("check_plan: ") + error.what());
     }

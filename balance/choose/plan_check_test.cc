@@ -45,8 +45,8 @@ Profile two_layers() {
   return profile;
 }
 
-// Counted by hand: F0.0 F0.1 on device 0, then F1.0 B1.0 F1.1 B1.1 on device 1 from 1 to 7, and
-// B0.1 to 9.
+// Counted by hand: F0.0 and F0.1 on device 0; F1.0, B1.0, F1.1 and B1.1 on device 1 from 1 to 7;
+// B0.1 on device 0 until 9.
 PipelinePlan by_hand() {
   PipelinePlan plan;
   plan.rows = 2;
@@ -88,7 +88,7 @@ TEST(PlanCheck, FindsWhatIsCountedByHand) {
   EXPECT_THAT(proof.live, ElementsAre(2228, 178));
 }
 
-// Adding up all cells for each action would take minutes.
+// A check that adds up all cells for each action would take minutes.
 TEST(PlanCheck, AWorkerMayHoldManyCells) {
   constexpr int32_t kStages = 64;
   constexpr int32_t kMicroBatches = 1024;
@@ -157,7 +157,7 @@ TEST(PlanCheck, TracesAreReplayed) {
   for (const std::vector<Action>& actions : plan.schedule.table()) {
     for (const Action& action : actions) trace.turns.push_back({Turn::Kind::kAction, action});
   }
-  constexpr int64_t kSegment = 2 << 20;  // what the allocator takes at least
+  constexpr int64_t kSegment = 2 << 20;  // the smallest segment of the allocator
   plan.devices = {{2 * kSegment, 100, kSegment}, {2 * kSegment, 7, kSegment}};
   const PlanProof proof = check_plan(plan, two_layers(), kTwo, {}, &trace);
   EXPECT_THAT(proof.problems, IsEmpty());
@@ -176,7 +176,7 @@ TEST(PlanCheck, TracesAreReplayed) {
               ElementsAre(HasSubstr("trace has other actions on device 0")));
 }
 
-// What the profile says is compared; what it does not say is not claimed to be checked.
+// Statements that the profile can confirm are compared. The others are not claimed to be checked.
 TEST(PlanCheck, WhatNobodyCanDeriveIsSaid) {
   PipelinePlan plan = by_hand();
   plan.shared_inputs = {2, 1};
@@ -192,7 +192,7 @@ TEST(PlanCheck, WhatNobodyCanDeriveIsSaid) {
               ElementsAre(HasSubstr("shared_inputs: ")));
 }
 
-// The last action takes no time, but what it waits for comes late.
+// The last action takes no time, but the value that it waits for arrives late.
 TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
   Profile profile = two_layers();
   profile.layers[0].backward = 0;
@@ -209,7 +209,7 @@ TEST(PlanCheck, AnEmptyActionBehindATransferIsWaitedFor) {
   EXPECT_THAT(proof.problems, IsEmpty());
 }
 
-// What explain() predicts for a plan by hand, for a plan of it.
+// The plan with the values that explain() predicts for it.
 PipelinePlan predicted(PipelinePlan plan, const Profile& profile) {
   ExplainOptions options;
   options.chunks = plan.chunks;
@@ -242,7 +242,7 @@ TEST(PlanCheck, OneWorkerMayHaveAllStages) {
               IsEmpty());
 }
 
-// A table from another version's search is what the plan says it is, whatever its name makes today.
+// A table of another version's search is valid, even if its name gives another table today.
 TEST(PlanCheck, ATableOfASearchNeedNotBeTheNamesOfToday) {
   const Profile profile = [] {
     Profile four = two_layers();
@@ -261,7 +261,7 @@ TEST(PlanCheck, ATableOfASearchNeedNotBeTheNamesOfToday) {
   EXPECT_THAT(proof.problems, IsEmpty());
   EXPECT_THAT(proof.not_checked,
               Contains(AllOf(HasSubstr("schedule_name: "), HasSubstr("v-min finds another one"))));
-  // One by rules, or one that is no V, is not what it is called.
+  // A table that is made by rules, or that is not a V, must be the one of its name.
   plan.schedule_name = "interleaved";
   EXPECT_THAT(check_plan(predicted(plan, profile), profile, kTwo, {}).problems,
               ElementsAre(HasSubstr("schedule_name, schedule: ")));
@@ -328,9 +328,10 @@ TEST(PlanCheck, TimesThatAreNotFiniteAreRefusedEverywhere) {
 }
 
 TEST(PlanCheck, NothingIsBelowTheLowerBound) {
-  // Work of 12 on two devices, and device 1 waits for a forward.
+  // A work of 12 on two devices, and device 1 waits for a forward.
   EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), kTwo, 2, {}), 6.5);
-  // A micro-batch through all layers: halves of a backward let the next one go on.
+  // One micro-batch through all layers. With split backwards the next layer need not wait for
+  // weight gradients.
   EXPECT_DOUBLE_EQ(step_lower_bound(two_layers(), {1}, 2, {}), 4);
   ExplainOptions one_core;
   one_core.cores = 1;

@@ -1,6 +1,7 @@
-// Every field of a plan's JSON, changed in every way that a number, a name, a list or a table can
-// be: the reader or check_plan() refuses it by the field's name, or says that the field is not
-// checked, or the changed plan is worth the same. A field that is added is changed here by itself.
+// Changes every field of a plan's JSON in every way that a number, a name, a list or a table can be
+// changed. For each change, the reader or check_plan() must name the field as wrong, or
+// check_plan() must say that the field is not checked, or the changed plan must be as good. A new
+// field is covered automatically.
 
 #include <gtest/gtest.h>
 
@@ -67,7 +68,7 @@ Profile uneven_profile() {
   return profile;
 }
 
-// What each action takes and gives back on its device.
+// The memory that each action allocates and frees on its device.
 MemoryTrace trace_of(const Schedule& schedule) {
   MemoryTrace trace;
   trace.devices = static_cast<int32_t>(schedule.workers());
@@ -155,7 +156,7 @@ std::string table_text(const std::vector<std::string>& lines) {
   return text;
 }
 
-// The tables that are one change away.
+// The tables that differ from `table` by one change.
 std::vector<std::string> other_tables(const std::string& table) {
   std::vector<std::string> lines;
   std::istringstream in(table);
@@ -180,7 +181,7 @@ std::vector<std::string> other_tables(const std::string& table) {
     std::vector<std::string> shorter = words;
     shorter.pop_back();
     with(shorter);
-    for (size_t other = k + 1; other < lines.size(); ++other) {  // exchanged workers
+    for (size_t other = k + 1; other < lines.size(); ++other) {  // two workers exchanged
       std::vector<std::string> all = lines;
       const size_t there = lines[other].find(": ");
       all[k] = lines[k].substr(0, colon) + lines[other].substr(there);
@@ -188,7 +189,7 @@ std::vector<std::string> other_tables(const std::string& table) {
       result.push_back(table_text(all));
     }
   }
-  // Sums in descending order: the last micro-batch first, everywhere.
+  // Gradients in descending order: the last micro-batch first, everywhere.
   std::vector<std::string> descending = lines;
   for (size_t k = 2; k < lines.size(); ++k) {
     std::istringstream in_line(lines[k]);
@@ -205,7 +206,7 @@ std::vector<std::string> other_tables(const std::string& table) {
   return result;
 }
 
-// What else may stand there.
+// Other values for the field.
 std::vector<Json> other_values(const std::string& field, const Json& value) {
   std::vector<Json> result;
   if (value.is_boolean()) {
@@ -243,7 +244,7 @@ std::vector<Json> other_values(const std::string& field, const Json& value) {
     Json more = value;
     more.push_back(value.back());
     result.push_back(more);
-    if (value.front().is_number_integer()) {  // a layer given to the neighbor
+    if (value.front().is_number_integer()) {  // a layer moved to the neighbor
       for (size_t i = 0; i + 1 < value.size(); ++i) {
         for (const int64_t layers : {1, -1}) {
           Json moved = value;
@@ -257,7 +258,7 @@ std::vector<Json> other_values(const std::string& field, const Json& value) {
   return result;
 }
 
-// `place` is where `here` stands in `whole`.
+// `here` stands at `place` in `whole`.
 void add_mutants(const Json& whole, const Json::json_pointer& place, const std::string& field,
                  std::vector<Mutant>& mutants) {
   const Json& here = whole.at(place);
@@ -281,19 +282,19 @@ void add_mutants(const Json& whole, const Json::json_pointer& place, const std::
   }
 }
 
-// Of names such as "rows, chunks: ..." and "devices[1].live: ..." whether one is the field.
+// Whether a text such as "rows, chunks: ..." or "devices[1].live: ..." names the field.
 bool names(const std::string& text, const std::string& field) {
   return text.find(field) != std::string::npos;
 }
 
-// Several names may mean one table.
+// Several names may stand for the same table.
 bool is_named(const Schedule& schedule, const std::string& name) {
   NamedScheduleOptions options;
   options.stages_per_worker = schedule.stages() / schedule.workers();
   return schedule_by_name(name, schedule.stages(), schedule.micro_batches(), options) == schedule;
 }
 
-// "" if the mutant is caught; otherwise what went wrong.
+// Empty if the mutant is caught; otherwise what went wrong.
 std::string escaped(const Subject& subject, const Mutant& mutant) {
   PlanProof proof;
   PipelinePlan plan;
@@ -312,7 +313,7 @@ std::string escaped(const Subject& subject, const Mutant& mutant) {
     if (names(claim.substr(0, claim.find(':')), mutant.field)) return "";
   }
   if (mutant.field == "schedule_name" && is_named(plan.schedule, plan.schedule_name)) return "";
-  // Worth the same: what it does is the same, in the order of another one.
+  // The changed plan must be as good: it does the same in another order.
   const PlanProof original = subject.check(subject.plan);
   static const std::set<std::string> kMayBeTheSame = {"balance", "checkpoints", "chunks",
                                                       "schedule", "shared_inputs"};

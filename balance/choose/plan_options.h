@@ -1,4 +1,4 @@
-// pipe_options, step_options: a plan as the options of a pipeline and of its steps.
+// pipe_options, step_options: turn a plan into the options of a pipeline and of its steps.
 #ifndef BALANCE_CHOOSE_PLAN_OPTIONS_H_
 #define BALANCE_CHOOSE_PLAN_OPTIONS_H_
 
@@ -11,14 +11,14 @@
 
 namespace gpipe::balance {
 
-// Balance, chunks, checkpoint modes, placement, shared inputs and whether batch norms are deferred;
-// the rest may be set afterwards.
+// Sets balance, chunks, checkpoint modes, placement, shared inputs and whether batch norms are
+// deferred. The caller may set the rest afterwards.
 //
-// `devices`: of the plan, each of which then has the stages that the placement puts there. None:
-// the pipeline's default, which gives each stage a CUDA device of its own if there are any; give
-// them where a device has several stages.
+// `devices`: one for each device of the plan; it gets the stages that the placement puts there. If
+// empty, the pipeline's default holds: each stage gets a CUDA device of its own, if there are any.
+// Give devices if the plan has several stages on a device.
 //
-// Throws std::invalid_argument for another number of devices than the plan's.
+// Throws std::invalid_argument if the number of devices is not the plan's.
 //
 // Example:
 //   PipelinePlan plan = load_plan("plan.json");
@@ -26,9 +26,9 @@ namespace gpipe::balance {
 //   pipe->step({input}, {target}, loss, step_options(plan));
 GPipeOptions pipe_options(const PipelinePlan& plan, const std::vector<c10::Device>& devices = {});
 
-// The schedule. A mini-batch with fewer micro-batches than the plan's, such as the last of an
-// epoch, gets the schedule of that name made for it, or the default of the placement if it was
-// searched.
+// Sets the schedule. A mini-batch with fewer micro-batches than the plan's, such as the last one of
+// an epoch, gets the schedule of the same name for its number of micro-batches. If the schedule was
+// searched, such a mini-batch gets the default schedule of the placement.
 StepOptions step_options(const PipelinePlan& plan);
 
 }  // namespace gpipe::balance

@@ -31,7 +31,7 @@ nn::Sequential make() {
                         nn::Linear(8, 2));
 }
 
-// What a search finds for stages of other costs each.
+// The result of a search for stages with different costs.
 Schedule found() {
   SearchOptions options;
   options.placement = Placement::v_shape(2);
@@ -81,7 +81,7 @@ TEST(PlanOptions, ASmallerMiniBatchHasAScheduleToo) {
   const nn::Sequential model = make();
   GPipe pipe(model, pipe_options(plan));
   for (const char* name : {"search", "zb-v", "interleaved"}) {
-    plan.schedule_name = name;  // an interleaved one has its stages elsewhere
+    plan.schedule_name = name;  // the interleaved schedule has another placement
     for (const int64_t rows : {3, 8}) {
       EXPECT_GT(pipe->step({at::rand({rows, 4})}, {}, mean(), step_options(plan)).loss, 0) << name;
     }

@@ -24,28 +24,30 @@ namespace gpipe::balance {
 namespace {
 
 constexpr char kSearched[] = "search";
-// A prediction must be shorter by this share to be better, so that rounding decides nothing.
+// A candidate is better only if its predicted step is shorter by more than this share, so that
+// rounding does not decide.
 constexpr double kFaster = 1e-9;
-// Simulated actions, of a search that is not told how many.
+// The simulated actions of a search without a given budget.
 constexpr int64_t kLeastBudget = 3'000'000;
-// Every cut and mode of a setting is tried where these are no more than that.
+// A setting with at most this many cuts and modes is searched exhaustively.
 constexpr double kExhaustive = 2000;
-// So many settings are looked at closely, with cuts and modes moved: the choice and those that are
-// shown beside it.
+// The number of settings that are refined by moving cuts and modes: the choice and the ones
+// reported beside it.
 constexpr size_t kRefined = 12;
-// Numbers of micro-batches for which schedules that take long to make are made.
+// The numbers of micro-batches for which costly schedules are made.
 constexpr size_t kCostlyCuts = 2;
-// Placements for which an order is searched, and the simulated actions of each search.
+// The number of placements for which an order is searched, and the simulated actions of each
+// search.
 constexpr size_t kSearchedOrders = 2;
 constexpr int64_t kSearchBudget = 20'000'000;
-// A search looks at some orders in any case: with less than so many runs of one it would exceed its
-// budget.
+// An order search looks at some orders in any case. If its budget is less than this many runs of an
+// order, it would exceed the budget and is left out.
 constexpr int64_t kLeastRuns = 200;
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 [[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("plan: " + text); }
 
-// Those that search by themselves for their costs.
+// Whether making the schedule is itself a search for its costs.
 bool is_costly(const std::string& name) {
   return name == "zb-h2" || name == "zb-v" || name == "v-half" || name == "v-min" ||
          name == "dualpipe-v";
@@ -57,8 +59,8 @@ std::string text_of(const std::vector<int64_t>& values) {
   return text;
 }
 
-// Of two candidates: one that fits, or exceeds its devices less; then the shorter step; then the
-// one that takes less memory.
+// Whether `a` is better than `b`: it fits or exceeds its devices less; then its step is shorter;
+// then it takes less memory.
 bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
   if (a.fits() != b.fits()) return a.fits();
   if (!a.fits() && a.excess != b.excess) return a.excess < b.excess;
@@ -67,7 +69,7 @@ bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
   return a.excess < b.excess;
 }
 
-// What does not depend on the cut and the modes.
+// The part of a candidate that does not depend on the cut and the modes.
 struct Setting {
   size_t cut = 0;
   std::string name;
@@ -93,7 +95,8 @@ class Search {
 
   PlanSearch run() {
     add_settings();
-    // Each setting with cuts that are found at once, the costly schedules for the best of these.
+    // Each setting starts with the cuts that are found at once. Costly schedules are made only for
+    // the best numbers of micro-batches.
     exhaustive_ = true;
     for (Setting& setting : cheap_) begin(setting);
     add_costly();
@@ -136,7 +139,7 @@ class Search {
            std::to_string(cut.profile.batch_rows) +
            " rows one was made with deferred batch norms; make all of them alike");
     }
-    const Profile* first = nullptr;  // of those that say it
+    const Profile* first = nullptr;  // the first profile that names its autocast guard
     for (const MiniBatchCut& cut : problem.cuts) {
       if (!cut.profile.autocast) continue;
       if (first == nullptr) first = &cut.profile;
@@ -154,7 +157,7 @@ class Search {
       if (stages < 1) fail("stages_per_device has " + std::to_string(stages) + "; give 1 or more");
     }
     for (const std::string& name : problem.schedules) {
-      if (name != kSearched) (void)schedule_by_name(name);  // throws, with what was meant
+      if (name != kSearched) (void)schedule_by_name(name);  // throws, and suggests what was meant
     }
     for (const MiniBatchCut& cut : problem.cuts) {
       if (cut.sizes.empty()) {
@@ -172,7 +175,7 @@ class Search {
   }
 
   bool is_wanted(const std::string& name) const {
-    // Schedule::gpipe adds gradients up in another order than all others.
+    // Schedule::gpipe adds gradients in another order than all other schedules.
     if (problem_.schedules.empty()) return name != "gpipe";
     return std::find(problem_.schedules.begin(), problem_.schedules.end(), name) !=
            problem_.schedules.end();
@@ -204,7 +207,7 @@ class Search {
           if (allows_stages(1)) visit(named.name, 1);
           break;
         case PlacementShape::kLoop:
-          // With one stage each it is one of those above.
+          // With one stage on each device it equals a schedule of kOneEach.
           for (const int64_t v : problem_.stages_per_device) {
             if (v > 1) visit(named.name, v);
           }
@@ -225,9 +228,9 @@ class Search {
 
   void add_settings() {
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
-      bool alone = false;  // whether the one stage of one device was added
+      bool alone = false;  // whether the schedule of a single stage on a single device was added
       for_each_schedule([&](const std::string& name, int64_t v) {
-        // One stage runs its backwards one after the other, whatever the name: 1F1B stands for all.
+        // A single stage on a single device runs the same under every name: 1F1B stands for all.
         if (problem_.devices == 1 && v == 1) {
           if (!alone) add(cut, "1f1b", v, cheap_);
           alone = true;
@@ -237,7 +240,7 @@ class Search {
       });
     }
     if (!cheap_.empty()) return;
-    // Only costly ones are wanted.
+    // The user allows costly schedules only.
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) add_costly(cut);
     if (!costly_.empty()) return;
     fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
@@ -246,7 +249,7 @@ class Search {
          stages_wanted() + "; add one of these, or 1f1b and 1");
   }
 
-  // How many stages on a device those that may be chosen could have.
+  // For a message: how many stages on a device each allowed schedule could have.
   std::string stages_wanted() const {
     const int64_t most = pieces_.size() / problem_.devices;
     std::string text;
@@ -303,7 +306,7 @@ class Search {
     const auto modes = static_cast<int64_t>(problem_.checkpoints.size());
     return ((1 + setting.per_device) * modes + 1) * cost_of(setting);
   }
-  // Of a given budget.
+  // The rest of a given budget.
   int64_t left() const { return problem_.budget - (spent_ - at_once_); }
 
   PlanCandidate predict(const Setting& setting, const std::vector<int64_t>& balance,
@@ -343,7 +346,7 @@ class Search {
     return std::vector<Checkpoint>(static_cast<size_t>(setting.schedule.stages()), mode);
   }
 
-  // The most even cut, as far as sums tell.
+  // The most even cut by sums of the layers' times.
   std::vector<int64_t> even_cut(const Setting& setting, bool recompute) const {
     std::vector<double> costs;
     for (const LayerProfile& layer : problem_.cuts[setting.cut].profile.layers) {
@@ -367,8 +370,9 @@ class Search {
     return options;
   }
 
-  // The cut with the modes that take the least memory. Those of one device change nothing on
-  // another, so all devices are given the same ones at a time, and each keeps its own best.
+  // Finds the modes with which the cut takes the least memory. The modes of one device do not
+  // change the memory of another. So each attempt changes the modes of all devices, and each device
+  // keeps its own best.
   PlanCandidate thriftiest(const Setting& setting, const std::vector<int64_t>& balance) {
     const std::vector<std::vector<int64_t>> own = stages_of_devices(setting);
     std::vector<Checkpoint> modes = uniform(setting, problem_.checkpoints.front());
@@ -393,7 +397,7 @@ class Search {
     for (const Checkpoint mode : problem_.checkpoints) {
       attempt([&](size_t, size_t) { return mode; });
     }
-    // Then one stage of each device after the other.
+    // Then the stages of each device change one by one.
     for (size_t changed = 0; setting.per_device > 1 && changed < own.front().size(); ++changed) {
       for (size_t m = 0; m < count; ++m) {
         attempt([&](size_t d, size_t k) {
@@ -420,7 +424,7 @@ class Search {
     return count;
   }
 
-  // All cuts times all modes.
+  // The number of cuts times the number of modes.
   double choices(const Setting& setting) const {
     double count = count_cuts(setting);
     for (int64_t j = 0; j < setting.schedule.stages() && count <= kExhaustive; ++j) {
@@ -455,7 +459,8 @@ class Search {
     found_.emplace_back(setting, std::move(*best));
   }
 
-  // `visit` looks at `balance`, which begins with the layers before `first`.
+  // Calls `visit` for each cut whose first partitions are those in `balance`; they hold the layers
+  // before `first`.
   void for_each_cut(const Setting& setting, int64_t first, std::vector<int64_t>& balance,
                     const std::function<void()>& visit) {
     const int64_t left = setting.schedule.stages() - static_cast<int64_t>(balance.size());
@@ -486,11 +491,11 @@ class Search {
     }
   }
 
-  // Where nothing fits: tries all cuts for the least memory, of the settings of which these are
-  // few. The nearest first, as the work for all of them is limited.
+  // If nothing fits, tries all cuts for the least memory, in settings that have few of them. The
+  // nearest setting comes first, as the total work is limited.
   void try_all_cuts_for_memory() {
     if (found_.front().second.fits()) return;
-    // Half of a given budget, so that the nearest is refined, too.
+    // Half of a given budget remains for refining the nearest.
     const int64_t until = spent_ + (problem_.budget > 0 ? left() / 2 : 2 * kLeastBudget);
     for (const size_t k : open_) {
       const Setting& setting = found_[k].first;
@@ -504,11 +509,12 @@ class Search {
     sort();
   }
 
-  // Moves cuts and changes modes for as long as that is better, or until so much is spent.
+  // Moves cuts and changes modes while that makes the candidate better, until spent_ reaches
+  // `until`.
   void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
-      // What holds least is found one device at a time: where a cut moves, its modes follow.
+      // If nothing fits, a moved cut gets the modes that take the least memory on it.
       const bool least = !best.fits() && balance != best.balance;
       const int64_t takes = least ? cost_of_thriftiest(setting) : cost_of(setting);
       if (spent_ + takes > until) return false;
@@ -539,7 +545,7 @@ class Search {
     move_cuts(best.balance, pieces_, moves);
   }
 
-  // The best first; equal ones in the order in which they were found.
+  // Sorts found_, the best first; equal candidates keep their order.
   void sort() {
     std::vector<size_t> order(found_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -560,15 +566,15 @@ class Search {
     sort();
     try_all_cuts_for_memory();
     const size_t count = std::min(kRefined, found_.size());
-    // Of a given budget half is for orders.
+    // Half of a given budget is left for searching orders.
     int64_t budget = searches_orders() ? left() / 2 : left();
-    auto shares = static_cast<int64_t>(count) + 1;  // the first may take two
+    auto shares = static_cast<int64_t>(count) + 1;  // the first setting may take two shares
     if (problem_.budget == 0) {
       budget = kLeastBudget;
       shares = static_cast<int64_t>(count);
       for (size_t k = 0; k < count; ++k) {
         if (open_.count(k) == 0) continue;
-        // A few rounds of all changes.
+        // Enough for a few rounds of all changes.
         const int64_t changes = 8 * found_[k].first.schedule.stages();
         budget = std::max(budget,
                           3 * static_cast<int64_t>(count) * changes * cost_of(found_[k].first) / 2);
@@ -585,8 +591,8 @@ class Search {
 
   bool searches_orders() const { return is_wanted(kSearched) && problem_.devices > 1; }
 
-  // What gpipe::search knows of a candidate. Its cells all cost the same, so recomputes are counted
-  // for all micro-batches of a partition or for none.
+  // A candidate as gpipe::search() sees it. The search takes all micro-batches of a stage to cost
+  // the same, so recomputes count for all micro-batches of a partition or for none.
   SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting,
                                int64_t budget) const {
     const Profile& profile = problem_.cuts[candidate.cut].profile;
@@ -623,7 +629,8 @@ class Search {
       }
     }
     options.gradient_transfer = options.activation_transfer;
-    // Their bytes are among those that a partition receives.
+    // The bytes of skips are already in what a partition receives; here come the times of their
+    // transfers.
     const auto partition_of = [&](int64_t layer) {
       int64_t j = 0;
       while (explanation.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
@@ -659,7 +666,8 @@ class Search {
       if (known.size() == kSearchedOrders) return;
       const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      // Of a given budget: shares of what is left, with a third for cuts that suit the order.
+      // With a given budget each search gets a share of what is left; a third of the share is for
+      // cuts that suit the order.
       const bool given = problem_.budget > 0;
       const int64_t share = left() / static_cast<int64_t>(kSearchedOrders - known.size());
       const int64_t budget = given ? std::min(kSearchBudget, 2 * share / 3) : kSearchBudget;
@@ -672,7 +680,8 @@ class Search {
         continue;  // not even one micro-batch fits, as the search counts
       }
       spent_ += order->actions;
-      if (order->origin != kSearched) continue;  // a generator's, which is there already
+      // the order is a generator's, which was tried before
+      if (order->origin != kSearched) continue;
       Setting searched = setting;
       searched.name = kSearched;
       searched.schedule = order->schedule;
@@ -719,7 +728,7 @@ class Search {
         result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
         continue;
       }
-      // A searched order is for one number of micro-batches.
+      // A searched order is for one number of micro-batches: take the best found setting instead.
       for (const Found& found : found_) {
         if (found.first.cut != cut || !same_placement(found.first.schedule, setting.schedule)) {
           continue;
@@ -756,7 +765,8 @@ class Search {
     return result;
   }
 
-  // Gives the setting its schedule for another number of micro-batches; false if there is none.
+  // Gives the setting its schedule for another number of micro-batches; returns false if it has
+  // none.
   bool with_micro_batches(Setting& setting) {
     const int64_t m = micro_batches(setting.cut);
     const int64_t stages = setting.schedule.stages();
@@ -774,16 +784,16 @@ class Search {
   }
 
   const PlanProblem& problem_;
-  Machine link_;  // between two devices: nothing else of it is used
+  Machine link_;  // the link between two devices; its other fields are not used
   const int64_t layers_;
   const Pieces pieces_;
   std::vector<Setting> cheap_;
   std::vector<Setting> costly_;
   std::vector<Found> found_;
-  std::set<size_t> open_;  // of those: not all cuts were tried
+  std::set<size_t> open_;  // indices in found_ of settings of which not all cuts were tried
   int64_t examined_ = 0;
   int64_t spent_ = 0;    // simulated actions
-  int64_t at_once_ = 0;  // of those, before there was a choice
+  int64_t at_once_ = 0;  // the part of spent_ that was used before there was a choice
   bool exhaustive_ = false;
 };
 

@@ -1,8 +1,8 @@
 // plan_search: the balance, placement, micro-batches, checkpoint modes and schedule with which a
 // step is predicted to be shortest on given devices, all chosen together.
 //
-// It knows no LibTorch and measures nothing: what a choice costs says explain(). Internal to
-// //balance; balance/choose/plan.h is for users, docs/design/planner.md says how it is searched.
+// Needs no LibTorch and measures nothing: explain() predicts the cost of each choice. Internal to
+// //balance; balance/choose/plan.h is for users, docs/design/planner.md explains the search.
 #ifndef BALANCE_CHOOSE_PLAN_SEARCH_H_
 #define BALANCE_CHOOSE_PLAN_SEARCH_H_
 
@@ -23,73 +23,76 @@ namespace gpipe::balance {
 // A way to cut the mini-batch.
 struct MiniBatchCut {
   int64_t chunks = 1;                 // as given to the pipeline
-  std::vector<double> sizes = {1.0};  // of its micro-batches, in units of the profile's rows
-  Profile profile;                    // of the first one
+  std::vector<double> sizes = {1.0};  // sizes of its micro-batches, in units of the profile's rows
+  Profile profile;                    // profile of its first micro-batch
 };
 
 struct PlanProblem {
-  int64_t devices = 1;  // alike; a worker each
+  int64_t devices = 1;  // all alike, with one worker each
   // Bytes of each device. Empty: no limits.
   std::vector<int64_t> limits;
-  // To choose from. All profiles are of the same layers.
+  // The ways to cut the mini-batch to choose from. All profiles must be of the same layers.
   std::vector<MiniBatchCut> cuts;
   std::vector<Checkpoint> checkpoints = {Checkpoint::kNever, Checkpoint::kExceptLast,
                                          Checkpoint::kAlways};
-  // Names of schedule_by_name(), and "search". Empty: all that give the same bits, and "search".
+  // Names of schedule_by_name(), and "search". Empty: "search" and all schedules that give the same
+  // bits.
   std::vector<std::string> schedules;
-  // How many stages a device may have, for schedules in a loop.
+  // The numbers of stages on a device to choose from.
   std::vector<int64_t> stages_per_device = {1, 2, 4};
-  // The machine: bandwidth, latency, overhead, cores, contention, param_scale, keep_together. The
-  // rest of it is not looked at.
+  // The machine. Only bandwidth, latency, overhead, cores, contention, param_scale and
+  // keep_together are used.
   ExplainOptions machine;
-  // How much is tried beyond cuts that are found at once, schedules by their names and what is
-  // shown beside the choice. In simulated actions: not in time, so that the result is the same each
-  // time. At most a fifth more is used. 0: enough for good cuts, some seconds.
+  // How much work, in simulated actions, the search may do beyond the cuts that it finds at once,
+  // the named schedules and the alternatives that it reports. The unit is not seconds, so that the
+  // result is the same each time. At most a fifth more is used. 0: enough for good cuts, some
+  // seconds.
   int64_t budget = 0;
-  // Called now and then; what it throws ends the search.
+  // Called repeatedly. An exception that it throws ends the search.
   std::function<void(const std::string& note)> progress;
 };
 
-// A choice of everything, and what is predicted for it.
+// One choice of everything, and its predictions.
 struct PlanCandidate {
-  size_t cut = 0;      // of the problem's
-  int64_t chunks = 1;  // its
+  size_t cut = 0;      // index in PlanProblem::cuts
+  int64_t chunks = 1;  // chunks of that cut
   std::string schedule_name;
   int64_t stages_per_device = 1;
   std::vector<int64_t> balance;
-  std::vector<Checkpoint> checkpoints;  // of each partition
-  std::optional<Schedule> schedule;     // always there, if a candidate is
+  std::vector<Checkpoint> checkpoints;  // one for each partition
+  std::optional<Schedule> schedule;     // always set in a candidate that the search returns
   double step = 0;                      // seconds
   std::vector<int64_t> memory;          // bytes of each device
-  // The most bytes by which a device exceeds its limit; not above 0: it fits. Without limits minus
-  // the most memory, so that of two steps that are as long the smaller one is better.
+  // The most bytes by which a device exceeds its limit; the candidate fits if it is not above 0.
+  // Without limits the value grows with the most memory of a device, so that of two equally fast
+  // candidates the smaller one is better.
   int64_t excess = 0;
 
   bool fits() const { return excess <= 0; }
 };
 
-// The choice with one thing replaced.
+// The best candidate with one thing replaced.
 struct PlanAlternative {
   std::string what;   // "chunks", "balance", "checkpoint", "schedule", "placement"
-  std::string value;  // instead of the choice's
+  std::string value;  // the value that replaces the best candidate's
   PlanCandidate candidate;
 };
 
 struct PlanSearch {
-  // The choice. If nothing fits, what exceeds its device least: fits() says which.
+  // The choice. If nothing fits (fits() is false), the candidate that exceeds its devices least.
   PlanCandidate best;
-  // The best of every other setting (micro-batches, schedule, stages on a device) that fits, the
-  // fastest first.
+  // The best candidate of every other setting (micro-batches, schedule, stages on a device) that
+  // fits, the fastest first.
   std::vector<PlanCandidate> others;
   std::vector<PlanAlternative> alternatives;
-  int64_t examined = 0;     // predictions
-  int64_t tried = 0;        // simulated actions, of what PlanProblem::budget is for
+  int64_t examined = 0;     // number of predictions
+  int64_t tried = 0;        // the simulated actions that PlanProblem::budget limits
   bool exhaustive = false;  // every cut and every mode of every setting was examined
 };
 
-// Throws std::invalid_argument for a problem that makes no sense, with what to give: no devices,
-// more than there are layers that may be separated, limits of another number, no cuts, no modes,
-// names that are no schedules; and as explain() does.
+// Throws std::invalid_argument, with what to give, for no devices, more devices than layers that
+// may be separated, a number of limits that is not the number of devices, no cuts, no modes, and
+// names that are not schedules; and as explain() does.
 PlanSearch search_plan(const PlanProblem& problem);
 
 }  // namespace gpipe::balance

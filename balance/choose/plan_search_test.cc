@@ -64,7 +64,7 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
     cut.chunks = m;
     cut.sizes.assign(static_cast<size_t>(m), 1.0);
     cut.profile = profile;
-    // As many rows in all.
+    // The same number of rows in all.
     for (LayerProfile& layer : cut.profile.layers) {
       const double share = 4.0 / static_cast<double>(m);
       layer.forward = layer.forward * share + 0.5;
@@ -77,13 +77,13 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
     problem.cuts.push_back(cut);
   }
   problem.stages_per_device = {1, 2};
-  // Without those that search by themselves, which take seconds.
+  // Without the schedules that search by themselves, which take seconds.
   problem.schedules = {"1f1b", "fill-drain", "zb-h1", "interleaved", "zb-interleaved", "search"};
   problem.budget = 100'000;
   return problem;
 }
 
-// All ways to write `sum` as `count` numbers of at least 1.
+// Visits all ways to write `sum` as `count` numbers of at least 1.
 void for_each_balance(int64_t sum, int64_t count, std::vector<int64_t>& balance,
                       const std::function<void(const std::vector<int64_t>&)>& visit) {
   if (count == 1) {
@@ -99,7 +99,7 @@ void for_each_balance(int64_t sum, int64_t count, std::vector<int64_t>& balance,
   }
 }
 
-// The shortest step of everything that may be chosen, without what the search does.
+// The shortest step of all allowed choices, found independently of the search.
 double brute_force(const PlanProblem& problem) {
   double best = std::numeric_limits<double>::infinity();
   for (const MiniBatchCut& cut : problem.cuts) {
@@ -114,7 +114,7 @@ double brute_force(const PlanProblem& problem) {
           options.stages_per_worker = v;
           schedule = schedule_by_name(name, stages, m, options);
         } catch (const std::invalid_argument&) {
-          continue;  // not with so many stages on a device
+          continue;  // the schedule cannot have this number of stages on a device
         }
         std::vector<int64_t> balance;
         for_each_balance(static_cast<int64_t>(cut.profile.layers.size()), stages, balance,
@@ -147,7 +147,7 @@ double brute_force(const PlanProblem& problem) {
 
 PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate) {
   PipelinePlan plan;
-  // Micro-batches of the profile's two rows, the last one perhaps with one.
+  // Micro-batches of the profile's two rows; the last one may have one.
   const std::vector<double>& sizes = problem.cuts[candidate.cut].sizes;
   plan.rows = 2 * static_cast<int64_t>(sizes.size()) - (sizes.back() < 1 ? 1 : 0);
   plan.profiled_on = "device";
@@ -165,7 +165,7 @@ PipelinePlan value_of(const PlanProblem& problem, const PlanCandidate& candidate
   return plan;
 }
 
-// What is wrong with a candidate, by other code than found it.
+// The problems of a candidate, found by check_plan(), which is other code.
 std::vector<std::string> problems_of(const PlanProblem& problem, const PlanCandidate& candidate) {
   const MiniBatchCut& cut = problem.cuts[candidate.cut];
   return check_plan(value_of(problem, candidate), cut.profile, cut.sizes, problem.machine).problems;
@@ -181,7 +181,7 @@ TEST(PlanSearch, SmallProblemsAreSolvedAsByTryingEverything) {
     const PlanSearch free = search_plan(problem);
     EXPECT_TRUE(free.exhaustive);
     EXPECT_DOUBLE_EQ(free.best.step, brute_force(problem));
-    // Less memory than that takes.
+    // A limit below what the best choice takes.
     const int64_t most = *std::max_element(free.best.memory.begin(), free.best.memory.end());
     problem.limits = {most * 3 / 4, most * 4 / 5};
     const PlanSearch tight = search_plan(problem);
@@ -205,7 +205,7 @@ TEST(PlanSearch, LargerProblemsComeNear) {
     problem.checkpoints = {Checkpoint::kNever, Checkpoint::kAlways};
     const PlanSearch all = search_plan(problem);
     ASSERT_TRUE(all.exhaustive);
-    // The same by starts and moves: each setting has too many choices to try them all.
+    // The same with the heuristic search: each setting has too many choices to try them all.
     problem.checkpoints.assign(20, Checkpoint::kAlways);
     problem.checkpoints[0] = Checkpoint::kNever;
     const PlanSearch moved = search_plan(problem);
@@ -230,7 +230,7 @@ TEST(PlanSearch, WhatIsSaidOfACandidateIsFoundByOtherCodeToo) {
       problem.machine.cores = 2;
       problem.machine.contention = 1.1;
     }
-    if (round >= 4) {  // halves that nobody has measured
+    if (round >= 4) {  // halves that were not measured
       for (MiniBatchCut& cut : problem.cuts) {
         for (LayerProfile& layer : cut.profile.layers) layer.split.reset();
       }
@@ -323,8 +323,8 @@ Profile uneven_profile(int64_t layers, std::mt19937_64& random) {
   return profile;
 }
 
-// The least that the fullest device holds, of everything that may be chosen. Modes of one device
-// change nothing on another, so all devices are given the same ones at a time.
+// The least memory of the fullest device over all allowed choices. The modes of one device do not
+// affect another, so each code changes the modes of all devices.
 int64_t least_memory(const PlanProblem& problem) {
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const MiniBatchCut& cut : problem.cuts) {
@@ -338,7 +338,7 @@ int64_t least_memory(const PlanProblem& problem) {
         try {
           schedule = schedule_by_name(name, stages, m, named);
         } catch (const std::invalid_argument&) {
-          continue;  // not with so many stages on a device
+          continue;  // the schedule cannot have this number of stages on a device
         }
         std::vector<int64_t> balance;
         for_each_balance(
@@ -353,7 +353,7 @@ int64_t least_memory(const PlanProblem& problem) {
                 ExplainOptions options = problem.machine;
                 options.chunks = m;
                 options.schedule = [&](int64_t, int64_t) { return *schedule; };
-                std::vector<size_t> next(held.size(), code);  // of each device
+                std::vector<size_t> next(held.size(), code);  // [device]
                 for (int64_t j = 0; j < stages; ++j) {
                   size_t& rest = next[static_cast<size_t>(schedule->worker_of(j))];
                   options.partition_checkpoints.push_back(problem.checkpoints[rest % modes]);
@@ -393,7 +393,8 @@ TEST(PlanSearch, WhatFitsIsFoundAndWhatNothingFitsIntoIsLittleMoreThanTheLeast) 
   }
 }
 
-// Cuts for the least memory, refined ones and orders each had a budget of their own.
+// Cuts for the least memory, refined cuts and orders once had separate budgets, each beyond the
+// total.
 TEST(PlanSearch, KeepsItsBudgetInAllThatItTries) {
   std::mt19937_64 random(testing::test_seed());
   int none_fits = 0;
@@ -523,8 +524,8 @@ TEST(PlanSearch, MistakesAreNamed) {
       HasSubstr("layers 2 to 9, expected first <= last, both from 0 to 3"));
 }
 
-// A searched order of stages between which a skip goes over a slow link: as good as what
-// gpipe::search finds when it is told of the skip.
+// A skip crosses a slow link between stages. A searched order is as good as the one that
+// gpipe::search() finds when it knows the skip.
 TEST(PlanSearch, SearchedOrdersKnowSkips) {
   Profile profile;
   profile.device = "device";

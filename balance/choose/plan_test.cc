@@ -56,7 +56,7 @@ std::unique_ptr<torch::optim::Optimizer> adam(std::vector<at::Tensor> parameters
   return std::make_unique<torch::optim::Adam>(std::move(parameters));
 }
 
-// A plan of that choice, made anew.
+// Plans the memory of that choice again.
 MemoryPlan real_memory(const PipelinePlan& plan, const MakeOptimizer& optimizer) {
   const LossFn sum = [](const Tensors& outputs, const Tensors&) { return outputs.at(0).sum(); };
   return memory_plan(make_on_meta(), {on_meta(plan.rows)}, {}, sum,
@@ -92,7 +92,7 @@ TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
     EXPECT_EQ(planned.devices[d].reserved, free.plan.devices[d].reserved);
   }
 
-  // With less than that takes.
+  // A limit below what the choice takes.
   const int64_t limit = most * 9 / 10;
   const PlanReport tight =
       plan(make_on_meta(), {on_meta(4096)}, small(2).optimizer(adam).memory(limit));
@@ -104,8 +104,8 @@ TEST(Plan, OnMetaMemoryIsPlannedAndHolds) {
   }
 }
 
-// A layer that is large takes as much again for the gradients of each further micro-batch. The
-// profile does not know that.
+// A large layer takes memory for its gradients a second time if there are several micro-batches.
+// The profile does not know that.
 TEST(Plan, WhereNothingFitsASingleMicroBatchIsLookedAt) {
   const auto needed = [](std::vector<int64_t> chunks) {
     nn::Sequential model;
@@ -141,7 +141,7 @@ TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
     message = error.what_without_backtrace();
   }
   EXPECT_THAT(message,
-              AllOf(HasSubstr("fits into 2 devices of 10000 bytes"), HasSubstr("the nearest (")));
+              AllOf(HasSubstr("fits into 2 devices of 10000 bytes"), HasSubstr("the closest (")));
   const size_t open = message.find("at least that (");
   ASSERT_NE(open, std::string::npos) << message;
   const int64_t needed = std::stoll(message.substr(open + std::string("at least that (").size()));
@@ -230,7 +230,7 @@ TEST(Plan, DeferredBatchNormsAreInProfileAndMemoryAndThePipelinesOptions) {
                         HasSubstr("--deferred_batch_norm in the command"))));
 }
 
-// Times and bytes under bfloat16 are not those of a plan without it.
+// Times and bytes of a profile under bfloat16 are not valid for a plan without autocast.
 TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
   const auto with = [](const Profile& profile) {
     return plan(make_on_meta(), {on_meta(8)}, PlanOptions(2).chunks({2}).profiles({profile}));
@@ -252,7 +252,8 @@ TEST(Plan, AProfileUnderAnotherGuardOfAutocastIsRefused) {
       ThrowsMessage<c10::ValueError>(
           AllOf(HasSubstr("one under autocast to bfloat16, but the plan is made without autocast"),
                 HasSubstr("--autocast=bfloat16"))));
-  // A guard for the CPU, where the profile would be measured, and none for the GPUs of the plan.
+  // The guard is for the CPU, where the profile would be measured; the plan is for GPUs and has
+  // none.
   guard.emplace(c10::kCPU, at::kBFloat16);
   EXPECT_THAT(
       [] {

@@ -30,7 +30,7 @@ std::string seconds_text(double seconds) {
 
 std::string percent(double share) { return absl::StrFormat("%+.1f %%", share * 100); }
 
-// "never", or one for each partition.
+// One mode if all are the same, otherwise one for each partition.
 std::string modes_text(const std::vector<Checkpoint>& modes) {
   if (std::all_of(modes.begin(), modes.end(), [&](Checkpoint mode) { return mode == modes[0]; })) {
     return to_text(modes[0]);
@@ -39,7 +39,7 @@ std::string modes_text(const std::vector<Checkpoint>& modes) {
                        [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
 }
 
-// The same in a column.
+// modes_text(), short enough for a column.
 std::string short_modes(const std::vector<Checkpoint>& modes) {
   const std::string text = modes_text(modes);
   return text.find(',') == std::string::npos ? text : "mixed";
@@ -55,7 +55,7 @@ int64_t most(const std::vector<int64_t>& bytes) {
 
 std::string paragraph(const std::string& text) { return command::wrap(text, kColumns, 0, 2); }
 
-// "  name        value", with the rest of a long value below its begin.
+// Prints "  name        value"; further lines of a long value are indented to its begin.
 std::string named(const std::string& name, const std::string& value) {
   constexpr size_t kIndent = 14;
   std::string text = command::wrap(value, kColumns, kIndent, kIndent);
@@ -68,7 +68,7 @@ std::string shortened(std::string text, size_t room) {
   return text;
 }
 
-// "12,53"; long ones with a space behind each comma, for a line to end there.
+// "12,53"; a long balance gets a space after each comma, where its lines can be broken.
 std::string balance_text(const std::vector<int64_t>& balance) {
   return absl::StrJoin(balance, balance.size() > 16 ? ", " : ",");
 }

@@ -9,7 +9,7 @@
 namespace gpipe::balance {
 namespace {
 
-// A stage of equal ones.
+// The costs of one of `stages` equal stages.
 GeneratorCosts mean_costs(const Profile& profile, int64_t stages, const ExplainOptions& machine) {
   GeneratorCosts costs{{0, 0, 0, 0}, 0};
   double bytes = 0;
@@ -34,7 +34,7 @@ Schedule profiled_schedule(const std::string& name, int64_t devices, int64_t sta
                            const ExplainOptions& machine) {
   const int64_t stages = devices * stages_per_device;
   NamedScheduleOptions options;
-  // What has all stages on one worker cannot have another number of them.
+  // A schedule that has all stages on one worker takes no number of stages.
   const std::vector<NamedSchedule>& all = named_schedules();
   const bool one_worker = std::any_of(all.begin(), all.end(), [&](const NamedSchedule& named) {
     return named.name == name && named.shape == PlacementShape::kOneWorker;

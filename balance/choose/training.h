@@ -1,5 +1,5 @@
-// Training: a model and what it is trained on, for fit() (balance/choose/fit.h) and for commands
-// with a model of one's own (balance/commands/balance_main.h and others).
+// Training: a model and the mini-batch that it is trained on, for fit() (balance/choose/fit.h) and
+// for commands that are linked with a user's model (balance/commands/balance_main.h and others).
 #ifndef BALANCE_CHOOSE_TRAINING_H_
 #define BALANCE_CHOOSE_TRAINING_H_
 
@@ -27,24 +27,24 @@ namespace gpipe::balance {
 //     return training;
 //   }
 struct Training {
-  // Makes the model; called while a MetaScope lives (meta/meta_scope.h), so that it takes no
-  // memory. The commands that measure (balance/commands) call it without one, too.
+  // Makes the model. It is called inside a MetaScope (meta/meta_scope.h), so that the model takes
+  // no memory. The commands that measure (balance/commands) also call it outside of one.
   std::function<torch::nn::Sequential()> make;
-  // The mini-batch, all but the shared inputs with the same rows. For memory and counted operations
-  // only shapes and types matter, so tensors on meta do.
+  // The mini-batch. All tensors but the shared inputs have the same number of rows. Memory and
+  // counted operations depend on shapes and types only, so tensors on the meta device are enough.
   Tensors inputs;
   Tensors targets;
   LossFn loss;  // as in GPipeImpl::step
-  // For messages, titles and saved profiles. Default: none.
+  // A name for messages, titles and saved profiles. Default: none.
   std::string name = {};
-  // As in GPipeOptions. Default: none, all micro-batches get rows of their own.
+  // As in GPipeOptions. Default: none; each micro-batch gets its own rows of every input.
   std::vector<int64_t> shared_inputs = {};
 };
 
-// Of a program with a model of its own.
+// Makes the training of a program that has a model of its own.
 using MakeTraining = std::function<Training()>;
 
-// The loss of those that give none: a LossFn.
+// A LossFn for trainings without a loss of their own: the sum of the first output.
 at::Tensor sum_of_first_output(const Tensors& outputs, const Tensors& targets);
 
 }  // namespace gpipe::balance

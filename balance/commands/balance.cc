@@ -17,12 +17,12 @@
 ABSL_DECLARE_FLAG(std::string, profile);
 ABSL_FLAG(std::string, model, "", gpipe::balance::zoo_help());
 ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt,
-          "Rows of a mini-batch. Default: 32, or with --profile what its micro-batches make.");
+          "Rows of a mini-batch. Default: 32, or with --profile its rows times --chunks.");
 
 namespace gpipe::balance {
 namespace {
 
-// A profile says what is to be known of a model: it need not be named.
+// A profile is enough to explain a cut: the model need not be named.
 CommandModel find_model() {
   const std::string name = absl::GetFlag(FLAGS_model);
   const std::optional<int64_t> batch = absl::GetFlag(FLAGS_batch);

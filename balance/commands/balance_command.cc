@@ -53,7 +53,7 @@ ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::optional<std::string>, device, std::nullopt,
           "Where layers are measured: cpu, cuda, cuda:1, ... Default: cpu.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
-          "Threads of a partition on the CPU, while it is measured and when it runs. Default: an "
+          "Threads of a partition on the CPU, when it is measured and when it runs. Default: an "
           "equal share of this machine's for each partition.");
 ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
           "How many partitions can compute at once. Default: all; measured on the CPU, as many as "
@@ -65,17 +65,16 @@ ABSL_FLAG(std::optional<uint64_t>, seed, std::nullopt,
 ABSL_FLAG(std::string, profile, "", "Read this profile instead of measuring one.");
 ABSL_FLAG(std::string, save_profile, "", "Write the measured profile to this file.");
 ABSL_FLAG(std::string, slowness, "",
-          "For each partition, how long its device takes for what takes the measured one 1, such "
+          "Seconds that each partition's device takes for 1 second of the measured device, such "
           "as 1,1,2. Default: 1 for all.");
 ABSL_FLAG(double, bandwidth_gbps, 0.0,
           "Gigabits per second between two partitions. Default: transfers take no time.");
-ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
+ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes in addition to its bytes.");
 ABSL_FLAG(double, overhead_us, 0.0,
-          "Microseconds that a forward or backward of a partition takes beside its layers.");
-ABSL_FLAG(
-    double, contention, 1.0,
-    "How many times as long a forward or backward takes while other partitions compute, which "
-    "share caches and memory with it.");
+          "Microseconds that a forward or backward takes in addition to its layers.");
+ABSL_FLAG(double, contention, 1.0,
+          "Factor by which a forward or backward is slower while other partitions compute, as they "
+          "share caches and memory.");
 ABSL_FLAG(double, param_scale, 2.0,
           "Memory of a parameter with its gradient and the optimizer's state, in units of its "
           "size: 2 for SGD, 3 with momentum, 4 for Adam.");
@@ -98,11 +97,11 @@ constexpr char kExitCodes[] =
 constexpr int64_t kMost = int64_t{1} << 40;
 
 struct Settings {
-  std::string model_name;  // empty: not known
-  CommandModel model;      // that of a profile that is read may not be known
-  bool measured = false;   // not with --profile
+  std::string model_name;  // empty: unknown
+  CommandModel model;      // a profile's model may be unknown
+  bool measured = false;   // false with --profile
   SavedProfile saved;      // with --profile
-  int64_t rows = 0;        // of a micro-batch
+  int64_t rows = 0;        // rows of a micro-batch
   c10::Device device = c10::kCPU;
   int64_t threads = 0;
   double timeout = 0;
@@ -111,8 +110,8 @@ struct Settings {
   int64_t partitions = 0;
   std::vector<int64_t> balance;  // empty: to be found
   ExplainOptions options;
-  std::string schedule;      // the name of that of `options`
-  std::string save_profile;  // paths, made absolute
+  std::string schedule;      // the name of the schedule in `options`
+  std::string save_profile;  // absolute paths
   std::string json;
 };
 
@@ -154,7 +153,7 @@ std::vector<double> parse_slowness(const std::string& text, int64_t partitions) 
   return result;
 }
 
-// Rows of a micro-batch, and how many micro-batches there are.
+// Sets the rows of a micro-batch and the number of micro-batches.
 void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
   if (chunks > batch) {
     throw command::wrong_value(
@@ -168,7 +167,7 @@ void cut_batch(Settings& settings, int64_t batch, int64_t chunks) {
   settings.options.chunks = cut.micro_batches;
 }
 
-// With --profile nothing is measured, so that what says how would do nothing.
+// With --profile nothing is measured, so flags about measuring would have no effect.
 void refuse_flags_of_measuring(const std::string& path) {
   (void)in_range("threads", absl::GetFlag(FLAGS_threads), 1, kMost);
   std::vector<std::string> given;
@@ -214,7 +213,7 @@ void read_profile(Settings& settings, const std::string& path, int64_t chunks,
 }
 
 void read_model(Settings& settings, const CommandFace& face, command::FileFlags& files) {
-  // Of what is drawn for a model's sample, too.
+  // The seed also applies to the sample of a user's model.
   settings.seed = absl::GetFlag(FLAGS_seed).value_or(0);
   at::manual_seed(settings.seed);
   settings.model = face.find_model();
@@ -228,7 +227,7 @@ void read_model(Settings& settings, const CommandFace& face, command::FileFlags&
   cut_batch(settings, settings.model.rows(), chunks);
 }
 
-// The number of layers, without the memory that they take.
+// The number of layers, counted on the meta device.
 int64_t layers_of(const Settings& settings) {
   const auto profiled = static_cast<int64_t>(settings.saved.profile.layers.size());
   if (!settings.model.make) return profiled;

@@ -12,7 +12,6 @@ int gpipe::balance_main(int argc, const char* const* argv,
           "  PROGRAM --partitions=4 --chunks=8\n"
           "  PROGRAM --partitions=4 --save_profile=r.json\n"
           "  PROGRAM --profile=r.json --balance=3,5\n\n"
-          "With --profile a mini-batch is by default what the profile's micro-batches "
-          "make.",
+          "With --profile the default mini-batch has the profile's rows times --chunks.",
           make_model, /*note_loss=*/false));
 }

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Tests the command //balance from outside: mistakes, the table, files, a short measurement, Ctrl-C.
+# Runs the command //balance: mistakes, the table, files, a short measurement, Ctrl-C.
 #   balance_test.sh PROGRAM
 set -u
 program=$1
 # shellcheck source=command/program_testing.sh
 source command/program_testing.sh
 
-# Six layers of 1 ms forward and 2 ms backward, 1 MiB of everything; one skip.
+# Six layers of 1 ms forward and 2 ms backward, with 1 MiB of each kind of memory; one skip.
 python3 - "$work/six.json" <<'END' || fail "making the profile"
 import json, sys
 mib = 1 << 20
@@ -62,7 +62,7 @@ expect_mistake "give cpu, cuda" --model=unet:1,2 --partitions=2 --device=gpu
 expect_mistake "CUDA devices" --model=unet:1,2 --partitions=2 --device=cuda:99
 expect_mistake "timeout=0" --model=unet:1,2 --partitions=2 --timeout=0
 echo "{" >"$work/damaged.json"
-expect_mistake "is no JSON, or damaged" --profile="$work/damaged.json" --partitions=2
+expect_mistake "is not valid JSON" --profile="$work/damaged.json" --partitions=2
 
 "$program" --help >"$work/help.log" 2>&1 || fail "--help"
 grep -q -e "--save_profile" "$work/help.log" || fail "no flags in --help"
@@ -99,7 +99,7 @@ grep -q -e "--balance=3,3" "$work/given.log" || fail "the faster cut is not name
 
 expect_mistake "is for a profile that is measured" "${six[@]}" --partitions=2 --autocast=bfloat16
 
-# Measured, saved, read again: the same cut.
+# A cut from a measurement, and the same cut from the saved profile.
 "$program" --model=unet:1,2 --image_size=64 --partitions=2 --batch=4 --chunks=2 --timeout=0.05 \
   --save_profile="$work/unet.json" >"$work/measured.log" 2>&1 || fail "a measurement"
 grep -q '"autocast"' "$work/unet.json" && fail "there was no autocast"
@@ -119,7 +119,7 @@ tr -s '\n ' ' ' <"$work/deferred.log" | grep -q ", batch norms deferred;" || fai
 expect_mistake "--deferred_batch_norm is for a profile that is measured" --profile="$work/deferred.json" \
   --partitions=2 --deferred_batch_norm
 
-# Of a tied head and of one with a matrix of its own: they are not taken for each other.
+# A tied head and an untied one: the profile of one is refused for the other.
 words=("--model=gpt2:2,12,3,16,7" --partitions=2 --batch=4 --chunks=2)
 "$program" "${words[@]}" --tied --timeout=0.05 --save_profile="$work/tied.json" >"$work/tied.log" 2>&1 || fail "--tied"
 grep -q "measuring gpt2:2,12,3,16,7@tied: 2 rows" "$work/tied.log" || fail "what is measured is not said"

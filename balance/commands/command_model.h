@@ -1,5 +1,5 @@
-// CommandModel: the model that a command of this package is about, one of the zoo (zoo_model.h) or
-// a user's own (own_model.h), and what else differs between the two.
+// CommandModel: the model that a command of this package works on, from the zoo (zoo_model.h) or a
+// user's own (own_model.h), and the other differences between the two.
 #ifndef BALANCE_COMMANDS_COMMAND_MODEL_H_
 #define BALANCE_COMMANDS_COMMAND_MODEL_H_
 
@@ -19,64 +19,67 @@
 
 namespace gpipe::balance {
 
-// Rows of tensors, on a device.
+// Makes tensors with that number of rows, on a device.
 using MakeRows = std::function<Tensors(int64_t rows, c10::Device device)>;
 
 // A value type.
 struct CommandModel {
-  std::string name;  // empty: a user's own that has none
-  // In a saved profile; of the zoo it has the side of images, too, and whether the head is tied.
+  std::string name;  // empty: a user's model without a name
+  // The name in a saved profile. A zoo model's also has the side of images, and whether the head is
+  // tied.
   std::string saved_name;
   std::string given;  // how it was chosen, for messages: "--model=unet:5,64"
   std::function<torch::nn::Sequential()> make;
-  // Null, or the same for the worst case of what depends on values (NamedModel::make_worst).
+  // The same model in the worst case of what depends on values (NamedModel::make_worst), or null.
   std::function<torch::nn::Sequential()> make_worst;
   MakeRows inputs;
   MakeRows targets;
   LossFn loss;
-  std::vector<int64_t> shared_inputs;  // as of a Training
-  std::optional<int64_t> batch;        // --batch, if it is given
+  std::vector<int64_t> shared_inputs;  // as in a Training
+  std::optional<int64_t> batch;        // the value of --batch, if it is given
   int64_t default_batch = 32;
 
   int64_t rows() const { return batch.value_or(default_batch); }
-  // For messages: one line.
+  // A name for messages, in one line.
   std::string title() const { return name.empty() ? "the model" : text::shown(name); }
   std::string saved_title() const {
     return saved_name.empty() ? "the model" : text::shown(saved_name);
   }
 
-  // A mini-batch of those rows, on meta.
+  // A mini-batch of rows() rows, on the meta device.
   Training training() const {
     return {make,         inputs(rows(), c10::kMeta), targets(rows(), c10::kMeta), loss, name,
             shared_inputs};
   }
-  // Makes it on the meta device. Throws std::invalid_argument if it has no layers.
+  // Makes the model on the meta device. Throws std::invalid_argument if it has no layers.
   torch::nn::Sequential make_on_meta() const;
-  // How many it has.
+  // The number of the model's layers.
   int64_t layers() const { return static_cast<int64_t>(make_on_meta()->size()); }
-  // Throws std::invalid_argument if there are no values to measure with.
+  // Throws std::invalid_argument if the inputs have no values to measure with.
   void check_values() const { (void)inputs(/*rows=*/1, c10::kCPU); }
 };
 
-// For the end of messages about too few layers: what to do if there is only one.
+// The end of a message about too few layers: advice if there is only one, otherwise empty.
 std::string one_layer_hint(int64_t layers);
 
-// Models of which the largest that fits is wanted. A value type.
+// A family of models, of which the command finds the largest that fits. A value type.
 struct ModelFamily {
-  std::string name;                                    // empty: as of a model
-  std::function<CommandModel(int64_t member)> member;  // 1, 2, ...: each needs more than the last
+  std::string name;  // empty: as in CommandModel
+  // 1, 2, ...: each needs more memory than the one before
+  std::function<CommandModel(int64_t member)> member;
   int64_t most = 0;
 
   std::string title() const { return name.empty() ? "the model" : text::shown(name); }
 };
 
-// What differs between a command for the zoo and one for a user's own model.
+// The differences between a command for the zoo and one for a user's own model.
 struct CommandFace {
-  std::string examples;                      // for --help: lines
-  command::AbsentFlags absent;               // the zoo's flags
-  std::string profiling;                     // what saves profiles of the same models
-  std::function<CommandModel()> find_model;  // once flags are read; throws for wrong ones
-  // For //balance:fit, called before that; may be null. None: a single model is wanted.
+  std::string examples;         // command lines for --help
+  command::AbsentFlags absent;  // flags that only the zoo's command has
+  std::string profiling;        // the command that saves profiles of the same models
+  // called after the flags are read; throws for wrong flags
+  std::function<CommandModel()> find_model;
+  // Only for //balance:fit, called before find_model; may be null. Returns none for a single model.
   std::function<std::optional<ModelFamily>()> find_family;
 };
 

@@ -20,17 +20,18 @@
 ABSL_FLAG(std::string, model, "",
           "One network: " + std::string(gpipe::models::model_names()) + ".");
 ABSL_FLAG(std::string, family, "",
-          "Networks of which the largest that fits is wanted: a name with * for the number that "
+          "Find the largest network that fits of this family: a name with * for the number that "
           "grows, such as unet:*,160 or amoebanetd:*,512 or unet:5,*.");
-ABSL_FLAG(std::optional<int64_t>, step, std::nullopt,
-          "By how much the * of --family grows; it begins there. Default: 1 for a U-Net's "
-          "convolutions, 3 for normal cells (others are no network), 8 for channels and filters.");
+ABSL_FLAG(
+    std::optional<int64_t>, step, std::nullopt,
+    "Step of the number * of --family, and its first value. Default: 1 for a U-Net's "
+    "convolutions, 3 for normal cells (only these give a network), 8 for channels and filters.");
 ABSL_FLAG(std::optional<int64_t>, batch, std::nullopt, "Rows of a mini-batch. Default: 32.");
 
 namespace gpipe::balance {
 namespace {
 
-// The search takes longer with each.
+// The search takes longer for more members.
 constexpr int64_t kMostMembers = 1024;
 
 ModelFamily family_of(const std::string& name, std::optional<int64_t> given_step) {
@@ -69,7 +70,7 @@ CommandFace face() {
   CommandFace face;
   face.examples =
       "  tools/bazel run //balance:fit -- --model=unet:24,160 --devices_gib=22,22,22,22\n"
-      "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32\n"
+      "  tools/bazel run //balance:fit -- --family=unet:*,160 --batch=32 \\\n"
       "      --devices_gib=22,22,22,22,22,22,22,22";
   face.find_model = [] {
     return zoo_model(absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_batch));

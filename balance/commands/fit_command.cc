@@ -37,22 +37,23 @@
 
 ABSL_FLAG(std::string, devices_gib, "", "The memory of each device, such as 22,22,40.");
 ABSL_FLAG(double, margin_gib, 0.0,
-          "What is left free on each device, for what a plan cannot see: workspaces of kernels, "
+          "Memory to leave free on each device for what a plan cannot see: workspaces of kernels, "
           "the driver.");
-ABSL_FLAG(std::optional<int64_t>, most_batch, std::nullopt,
-          "Find the largest mini-batch that fits, of up to so many rows, instead of --batch. It is "
-          "cut into the one number of micro-batches that --chunks gives, all of as many rows.");
+ABSL_FLAG(
+    std::optional<int64_t>, most_batch, std::nullopt,
+    "Find the largest mini-batch that fits, with up to this many rows, instead of --batch. It is "
+    "cut into the number of micro-batches that --chunks gives, all with the same rows.");
 ABSL_FLAG(
     std::string, chunks, "",
     "Numbers of micro-batches to choose from, such as 16,32. Default: all powers of two up "
-    "to the batch, and the batch; with batch norms none that makes a micro-batch of one row.");
+    "to the batch, and the batch; with batch norms no number that makes a micro-batch of one row.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches recompute their activations: always, except_last, never, any.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,
-          "Gradients are given back after each step, as by Optimizer::zero_grad().");
+          "Free the gradients after each step, as Optimizer::zero_grad() does.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, json, "", "Write the answer as JSON to this file too.");
@@ -74,29 +75,29 @@ constexpr char kExitCodes[] =
 
 constexpr int64_t kMost = int64_t{1} << 40;
 constexpr int64_t kMostBatch = int64_t{1} << 24;
-// The search takes longer with each.
+// The search takes longer for more devices.
 constexpr size_t kMostDevices = 64;
 
 struct Settings {
-  CommandModel model;  // of a family, its first
+  CommandModel model;  // a family's first member
   std::optional<ModelFamily> family;
-  bool largest_batch = false;  // the family is a model with ever larger mini-batches
-  int64_t batch = 0;           // rows, of a family that of its first
+  bool largest_batch = false;  // the family is one model with growing mini-batches
+  int64_t batch = 0;           // rows; with a family those of its first member
   std::vector<int64_t> device_bytes;
   FitOptions options;
   std::string schedule, optimizer;
   std::optional<at::ScalarType> autocast;
-  std::string json;  // a path, made absolute
+  std::string json;  // an absolute path
 };
 
 int64_t bytes_of(const char* flag, double gib) {
-  // Not so if it is no number.
+  // False for NaN.
   if (gib > 0 && gib <= 1e6) {
     const int64_t bytes = std::llround(gib * text::kGiB);
     if (bytes > 0) return bytes;
   }
-  throw std::invalid_argument(
-      absl::StrFormat("--%s: %g GiB is no memory; give numbers above 0, up to 1e6", flag, gib));
+  throw std::invalid_argument(absl::StrFormat(
+      "--%s: %g GiB is not a valid amount of memory; give numbers above 0, up to 1e6", flag, gib));
 }
 
 std::vector<int64_t> read_devices(const std::string& text) {
@@ -107,13 +108,13 @@ std::vector<int64_t> read_devices(const std::string& text) {
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     double gib = 0;
     if (!absl::SimpleAtod(item, &gib)) {
-      throw command::wrong_value("devices_gib", text, absl::StrCat("'", item, "' is no number"));
+      throw command::wrong_value("devices_gib", text, absl::StrCat("'", item, "' is not a number"));
     }
     devices.push_back(bytes_of("devices_gib", gib));
   }
   if (devices.size() > kMostDevices) {
-    throw std::invalid_argument(absl::StrFormat("--devices_gib has %d devices; %d are the most",
-                                                devices.size(), kMostDevices));
+    throw std::invalid_argument(absl::StrFormat(
+        "--devices_gib has %d devices; at most %d are allowed", devices.size(), kMostDevices));
   }
   return devices;
 }
@@ -126,7 +127,7 @@ void check_layers(const Settings& settings) {
       settings.model.title(), layers, one_layer_hint(layers)));
 }
 
-// A family of one model, with as many rows in each micro-batch as the member's number.
+// Makes a family of one model, in which each micro-batch has the member's number of rows.
 void read_most_batch(Settings& settings) {
   const std::optional<int64_t> most =
       command::in_range("most_batch", absl::GetFlag(FLAGS_most_batch), 1, kMostBatch);
@@ -169,7 +170,7 @@ Settings read_settings(const CommandFace& face) {
   if (margin != 0) settings.options.margin(bytes_of("margin_gib", margin));
   for (const int64_t bytes : settings.device_bytes) {
     if (bytes > settings.options.margin()) continue;
-    throw std::invalid_argument("--margin_gib leaves nothing of a device of --devices_gib");
+    throw std::invalid_argument("--margin_gib must be smaller than every device of --devices_gib");
   }
   settings.options.chunks(parse_counts("chunks", absl::GetFlag(FLAGS_chunks), settings.batch,
                                        absl::StrFormat("the %d rows of --batch", settings.batch)));
@@ -177,7 +178,7 @@ Settings read_settings(const CommandFace& face) {
   if (checkpoint != "any") settings.options.checkpoints({parse_checkpoint(checkpoint)});
   const ScheduleChoice schedule = parse_schedule(absl::GetFlag(FLAGS_schedule));
   settings.schedule = schedule.name;
-  // Not set is 1F1B, of which it is known how many micro-batches suffice.
+  // Without a schedule fit() uses 1F1B, for which it knows how many micro-batches suffice.
   if (schedule.name != "1f1b") settings.options.schedule(schedule.make);
   settings.optimizer = absl::GetFlag(FLAGS_optimizer);
   settings.options.optimizer(parse_optimizer(settings.optimizer));
@@ -282,7 +283,8 @@ int run(const Settings& settings) {
       interrupt.check();
       progress.update(++done, note);
     });
-    const AutocastGuard autocast(c10::kCUDA, settings.autocast);  // as memory is planned
+    // memory is planned for CUDA devices
+    const AutocastGuard autocast(c10::kCUDA, settings.autocast);
     answer = settings.family ? search_family(settings, options) : search_one(settings, options);
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;

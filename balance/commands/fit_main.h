@@ -1,11 +1,11 @@
-// fit_main: the command //balance:fit for a model of your own, of which make_model() gives a
-// Training (balance/choose/training.h).
+// fit_main: the command //balance:fit for a user's own model; make_model() returns it as a Training
+// (balance/choose/training.h).
 //
 //   int main(int argc, char** argv) { return gpipe::fit_main(argc, argv, make_model); }
 //
-// The program finds how the model must be cut to be trained on given devices, by the same flags as
-// //balance:fit (--help lists them) but those of the zoo: `--devices_gib=22,22`. If nothing fits,
-// it says what is in the way, and its exit code is 1. docs/guide/18-does-it-fit.md shows it.
+// The program finds how to cut the model so that it can be trained on given devices. Its flags are
+// those of //balance:fit (see --help) except the zoo's: `--devices_gib=22,22`. If nothing fits, it
+// prints the reason and its exit code is 1. docs/guide/18-does-it-fit.md shows it.
 #ifndef BALANCE_COMMANDS_FIT_MAIN_H_
 #define BALANCE_COMMANDS_FIT_MAIN_H_
 
@@ -13,8 +13,8 @@
 
 namespace gpipe {
 
-// As balance_main() (balance/commands/balance_main.h) is to be called, with the same exit codes.
-// Training::make is called within a MetaScope only.
+// Call it as balance_main() (balance/commands/balance_main.h); it has the same exit codes.
+// Training::make is called inside a MetaScope only.
 int fit_main(int argc, const char* const* argv, const balance::MakeTraining& make_model);
 
 }  // namespace gpipe

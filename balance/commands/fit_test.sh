@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the command //balance:fit from outside: mistakes, one model, a family, JSON, Ctrl-C.
+# Runs the command //balance:fit: mistakes, one model, a family, JSON, Ctrl-C.
 #   fit_test.sh PROGRAM
 set -u
 program=$1
@@ -16,11 +16,11 @@ expect_mistake "did you mean unet?" --model=unett:5,64 --devices_gib=1
 expect_mistake "give --devices_gib=22,22" "${tiny[@]}"
 expect_mistake "did you mean --devices_gib?" "${tiny[@]}" --device_gib=1
 for wrong in 0 -1 nan inf; do
-  expect_mistake "is no memory; give numbers above 0" "${tiny[@]}" --devices_gib="1,$wrong"
+  expect_mistake "is not a valid amount of memory; give numbers above 0" "${tiny[@]}" --devices_gib="1,$wrong"
 done
-expect_mistake "'x' is no number" "${tiny[@]}" --devices_gib=1,x
-expect_mistake "leaves nothing of a device" "${tiny[@]}" --devices_gib=1,2 --margin_gib=1
-expect_mistake "is no number from 1 to the 4 rows" "${tiny[@]}" --devices_gib=1 --chunks=2,5
+expect_mistake "'x' is not a number" "${tiny[@]}" --devices_gib=1,x
+expect_mistake "must be smaller than every device" "${tiny[@]}" --devices_gib=1,2 --margin_gib=1
+expect_mistake "is not a number from 1 to the 4 rows" "${tiny[@]}" --devices_gib=1 --chunks=2,5
 expect_mistake "give always, except_last or never" "${tiny[@]}" --devices_gib=1 --checkpoint=often
 expect_mistake "there is no schedule" "${tiny[@]}" --devices_gib=1 --schedule=zero
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices_gib=1 --optimizer=sdg
@@ -31,7 +31,7 @@ expect_mistake "devices, but resnet:1,1,1,1 has 51 layers" --model=resnet:1,1,1,
   --devices_gib="$(printf '1,%.0s' $(seq 59))1"
 expect_mistake "give one number of micro-batches" "${net[@]}" --devices_gib=1 --most_batch=64
 expect_mistake "give one number of micro-batches" "${net[@]}" --devices_gib=1 --most_batch=64 --chunks=2,4
-expect_mistake "is no number from 1 to the 4 of --most_batch" "${net[@]}" --devices_gib=1 --most_batch=4 --chunks=8
+expect_mistake "is not a number from 1 to the 4 of --most_batch" "${net[@]}" --devices_gib=1 --most_batch=4 --chunks=8
 expect_mistake "--most_batch=0: give a number from 1" "${net[@]}" --devices_gib=1 --most_batch=0 --chunks=1
 expect_mistake "--most_batch and --batch" "${tiny[@]}" --devices_gib=1 --most_batch=8 --chunks=2
 expect_mistake "is for one model" --family='unet:*,2' --devices_gib=1 --most_batch=8 --chunks=2
@@ -53,7 +53,7 @@ assert sum(answer["plan"]["balance"]) == 65 and len(answer["needed_bytes"]) == 2
 assert all(n <= r for n, r in zip(answer["needed_bytes"], answer["room_bytes"]))
 END
 
-# Under autocast other bytes are planned, and it is said.
+# Under autocast the plan has other bytes, and names the guard.
 "$program" "${tiny[@]}" --devices_gib=1,1 --autocast=bfloat16 >"$work/cast.log" 2>&1 || fail "--autocast"
 grep -q "under autocast to bfloat16" "$work/cast.log" || fail "not under autocast: $(cat "$work/cast.log")"
 
@@ -76,7 +76,7 @@ assert number(fit["next"]) == number(fit["answer"]) + 1 > 2
 assert "too little" in fit["next"]["limit"]
 END
 
-# The largest mini-batch: what it names fits, as asked for alone, and the next does not.
+# The largest mini-batch fits when it is asked for alone, and the next one does not.
 small=("--model=unet:1,8" --image_size=64 --chunks=4 "--devices_gib=0.04,0.04")
 "$program" "${small[@]}" --most_batch=4096 --json="$work/batch.json" >"$work/batch.log" 2>&1 || fail "a batch"
 rows=$(sed -n 's/^unet:1,8: \([0-9]*\) rows in 4 micro-batches.*/\1/p' "$work/batch.log")

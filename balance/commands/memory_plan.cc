@@ -17,7 +17,7 @@ namespace {
 CommandFace face() {
   CommandFace face;
   face.examples =
-      "  tools/bazel run //balance:memory_plan -- --model=unet:48,160\n"
+      "  tools/bazel run //balance:memory_plan -- --model=unet:48,160 \\\n"
       "      --balance=800,140,62,36,36,36,36,987 --batch=32 --chunks=128 --svg=unet.svg";
   face.find_model = [] {
     return given_zoo_model(absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_batch));

@@ -41,12 +41,12 @@ ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(bool, zero_grad, true,
-          "Gradients are given back after each step, as by Optimizer::zero_grad().");
+          "Free the gradients after each step, as Optimizer::zero_grad() does.");
 ABSL_FLAG(double, device_gib, 0.0,
-          "What each device has, for the model of LibTorch's allocator. Default: 0, no limit.");
+          "GiB of each device, for the model of LibTorch's allocator. Default: 0, no limit.");
 ABSL_FLAG(std::string, device, "cuda",
-          "The devices that are planned for: cuda or cpu. Fused attention, LSTM and dropout keep "
-          "other things there.");
+          "The type of the devices: cuda or cpu. Fused attention, LSTM and dropout keep different "
+          "tensors on the two.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, json, "", "Write the plan as JSON to this file too.");
@@ -67,10 +67,10 @@ struct Settings {
   CommandModel model;
   std::optional<torch::nn::Sequential> network;
   int64_t batch = 0;
-  std::string schedule, optimizer;  // the names of those of `options`
+  std::string schedule, optimizer;  // the names of the schedule and the optimizer in `options`
   std::optional<at::ScalarType> autocast;
   MemoryPlanOptions options = MemoryPlanOptions(std::vector<int64_t>{});
-  std::string json, svg;  // paths, made absolute
+  std::string json, svg;  // absolute paths
 };
 
 Settings read_settings(const CommandFace& face) {
@@ -133,7 +133,7 @@ MemoryPlan plan(const Settings& settings, torch::nn::Sequential network,
   return memory_plan(network, training.inputs, training.targets, training.loss, options);
 }
 
-// With what the plan was made for.
+// Returns the plan, and the settings that it was made for.
 std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   nlohmann::ordered_json json;
   json["model"] = settings.model.name;

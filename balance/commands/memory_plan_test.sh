@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the command //balance:memory_plan from outside: mistakes, the table, files.
+# Runs the command //balance:memory_plan: mistakes, the table, files.
 #   memory_plan_test.sh PROGRAM
 set -u
 program=$1
@@ -22,6 +22,8 @@ expect_mistake "less than a byte" "${small[@]}" --device_gib=1e-12
 expect_mistake "it is a folder" "${small[@]}" --svg="$work"
 expect_mistake "give cuda or cpu" "${small[@]}" --device=tpu
 expect_mistake "model 'unet:1,8' has no embedding" "${small[@]}" --tied
+expect_mistake "--lora=8: unet:1,8 has no layers that take adapters" "${small[@]}" --lora=8
+expect_mistake "--lora=0: give a number from 1" --model=llama:2,16,2,1,8 --lora=0
 
 "$program" "${small[@]}" --balance=30,35 --batch=8 --chunks=4 --optimizer=adam \
   --json="$work/plan.json" --svg="$work/plan.svg" >"$work/out" 2>"$work/err" ||
@@ -46,7 +48,7 @@ grep -q "^Planned for CUDA devices" "$work/out" || fail "not for which devices: 
 grep -q "^Planned for the CPU" "$work/cpu" || fail "not for the CPU: $(cat "$work/cpu")"
 grep -q "^Uncertain by convolutions" "$work/cpu" || fail "nothing is uncertain: $(cat "$work/cpu")"
 
-# With a guard of autocast: the convolutions' weights are there once more.
+# With an autocast guard: the convolutions' weights also exist as copies.
 expect_mistake "give bfloat16 or float16" "${small[@]}" --autocast=fp8
 "$program" "${small[@]}" --device=cpu --autocast=bfloat16 --json="$work/cast.json" >"$work/cast" 2>&1 ||
   fail "--autocast: $(cat "$work/cast")"
@@ -54,25 +56,25 @@ grep -q "^Planned for the CPU, under autocast to bfloat16" "$work/cast" || fail 
 grep -q '"autocast": "bfloat16"' "$work/cast.json" || fail "no autocast in the JSON"
 cmp -s "$work/cast" "$work/cpu" && fail "--autocast makes no difference"
 
-# With deferred batch norms: their moments are there until the step's end.
+# With deferred batch norms: their moments live until the step's end.
 "$program" "${small[@]}" --device=cpu --deferred_batch_norm --json="$work/deferred.json" >"$work/deferred" 2>&1 ||
   fail "--deferred_batch_norm: $(cat "$work/deferred")"
 grep -q "^Planned for the CPU, batch norms deferred" "$work/deferred" || fail "$(cat "$work/deferred")"
 grep -q '"deferred_batch_norm": true' "$work/deferred.json" || fail "not in the JSON"
 
-# A device that is too small is a result, no error.
+# A device that is too small is a result, not an error.
 "$program" "${small[@]}" --device_gib=0.001 >"$work/out" 2>&1 || fail "too small a device"
 grep -q "no room" "$work/out" || fail "no 'no room': $(cat "$work/out")"
 
-# So is one of a few bytes.
+# The same for a device of a few bytes.
 "$program" "${small[@]}" --device_gib=1e-8 >"$work/out" 2>&1 || fail "a device of ten bytes"
 grep -q "no room" "$work/out" || fail "a device of ten bytes has room: $(cat "$work/out")"
 
-# An optimizer whose constructor makes its state.
+# An optimizer that makes its state in its constructor.
 "$program" "${small[@]}" --balance=30,35 --optimizer=adagrad >"$work/out" 2>&1 ||
   fail "adagrad: $(cat "$work/out")"
 
-# A head that is tied to the embedding: no matrix of its own.
+# A head that is tied to the embedding has no matrix of its own.
 words=("--model=gpt2:2,12,3,16,7" "--balance=3,4" --batch=4 --chunks=2)
 "$program" "${words[@]}" --json="$work/untied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 "$program" "${words[@]}" --tied --json="$work/tied.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
@@ -82,6 +84,19 @@ untied, tied = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["unti
 assert tied["parameters"] == untied["parameters"] - 7 * 12, (tied["parameters"], untied["parameters"])
 END
 
-# More micro-batches than rows: as many as rows.
+# Adapters: q, k, v and o of 16, 8, 8 and 16 rows, and three matrices of the MLP between 16 and 256, in two blocks.
+words=("--model=llama:2,16,2,1,8,7" "--balance=3,4" --batch=4 --chunks=2 --optimizer=adam)
+"$program" "${words[@]}" --json="$work/full.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+"$program" "${words[@]}" --lora=2 --json="$work/lora.json" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+python3 - "$work" <<'END' || fail "--lora"
+import json, sys
+full, lora = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ["full", "lora"])
+trained = 2 * 2 * (2 * (16 + 16) + 2 * (16 + 8) + 3 * (16 + 256))
+assert lora["parameters"] == full["parameters"] + trained, (lora["parameters"], full["parameters"], trained)
+states = [sum(d["optimizer_state_bytes"] for d in plan["devices"]) for plan in (full, lora)]
+assert states == [2 * 4 * full["parameters"], 2 * 4 * trained], states
+END
+
+# More micro-batches than rows: as many as rows are made.
 "$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 echo PASSED

@@ -19,8 +19,8 @@
 
 ABSL_FLAG(
     std::optional<int64_t>, batch, std::nullopt,
-    "Rows of a mini-batch: those of the program's sample are cut or repeated. Default: as many "
-    "as it has.");
+    "Rows of a mini-batch: the rows of the program's sample are cut or repeated. Default: those "
+    "of the sample.");
 
 namespace gpipe::balance {
 namespace {
@@ -56,7 +56,7 @@ void check(const Training& training) {
   }
 }
 
-// No number of rows: as it is.
+// Cuts or repeats the sample to `rows` rows; none: copies it as it is.
 at::Tensor with_rows(const at::Tensor& sample, std::optional<int64_t> rows, c10::Device device) {
   if (!sample.defined()) return sample;
   std::vector<int64_t> shape = sample.sizes().vec();
@@ -75,7 +75,7 @@ at::Tensor with_rows(const at::Tensor& sample, std::optional<int64_t> rows, c10:
   } else {
     const at::Tensor indices =
         at::arange(*rows, at::TensorOptions(at::kLong).device(sample.device())) % sample.size(0);
-    // Which kernels a layer takes depends on the strides: images may have their channels last.
+    // The kernels of a layer depend on the strides: images may be channels-last.
     result = sample.detach()
                  .index_select(0, indices)
                  .to(device)
@@ -119,7 +119,7 @@ CommandFace own_face(const std::string& program, std::string examples, MakeTrain
   absl::StrReplaceAll({{"PROGRAM", name.empty() ? "PROGRAM" : name}}, &examples);
   CommandFace face;
   face.examples = std::move(examples);
-  for (const char* flag : {"model", "image_size", "tied", "family", "step"}) {
+  for (const char* flag : {"model", "image_size", "tied", "lora", "family", "step"}) {
     face.absent[flag] =
         "this program is for one model, which is built into it (the zoo's networks have commands "
         "of their own)";

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests balance_main, memory_plan_main, fit_main and plan_main from outside, in programs with a model
-# of their own: answers, flags of their own, --help, mistakes.
+# Runs balance_main, memory_plan_main, fit_main and plan_main in programs with a model of their own:
+# results, the programs' own flags, --help, mistakes.
 #   own_model_main_test.sh BALANCE MEMORY_PLAN FIT PLAN
 set -u
 balance=$1 memory_plan=$2 fit=$3 plan=$4
@@ -39,7 +39,7 @@ for command in balance memory_plan fit plan; do
   expect_mistake "make_model's Training::inputs: .*dimension" --mistake=scalar "$some"
   expect_mistake "inputs have 8 rows, but its targets 6" --mistake=wrong_targets "$some"
 
-  # What only the layers know is said by the layer that is wrong.
+  # Only running the layers finds this mistake; the message names the wrong layer.
   "$program" --mistake=wrong_shape "$some" --batch=8 >"$work/shape.log" 2>&1
   [ $? -eq 1 ] || fail "exit code of $command for inputs of a wrong shape"
   grep -q -e "layer 0 ('0')" "$work/shape.log" || fail "$command does not name the layer"
@@ -49,7 +49,8 @@ for command in balance memory_plan fit plan; do
   fi
 done
 
-# balance: the mini-batch is the sample's 8 rows, unless it is said; a profile is of that model only.
+# balance: the mini-batch has the sample's 8 rows by default; a profile is accepted for its model
+# only.
 program=$balance
 "$balance" --partitions=2 --chunks=2 --timeout=0.05 --save_profile="$work/profile.json" \
   --json="$work/cut.json" >"$work/cut.log" 2>&1 || fail "a measurement"
@@ -68,7 +69,7 @@ expect_mistake "it has 6 layers, but perceptron-16 has 1; measure it again" \
 expect_mistake "which have no values to measure with" --partitions=2 --mistake=meta_inputs
 expect_mistake "perceptron-16 has 6 layers only" --partitions=7
 
-# memory_plan: 4*16+16 + 2*(16*16+16) + 16*10+10 parameters; meta tensors will do.
+# memory_plan: 4*16+16 + 2*(16*16+16) + 16*10+10 parameters; tensors on meta are accepted.
 program=$memory_plan
 "$memory_plan" --balance=2,4 --chunks=4 --optimizer=adam --json="$work/plan.json" \
   --svg="$work/plan.svg" --mistake=meta_inputs >"$work/plan.log" 2>&1 || fail "a memory plan"
@@ -81,7 +82,7 @@ assert plan["parameters"] == 4 * 16 + 16 + 2 * (16 * 16 + 16) + 16 * 10 + 10, pl
 END
 expect_mistake "sums up to 7, but perceptron-16 has 6 layers" --balance=3,4
 
-# fit: what fits, and what does not.
+# fit: a model that fits, and one that does not.
 program=$fit
 "$fit" --devices_gib=1,1 --json="$work/fit.json" >"$work/fit.log" 2>&1 || fail "what fits"
 grep -q "^perceptron-16: 8 rows in" "$work/fit.log" || fail "no word on the rows: $(cat "$work/fit.log")"
@@ -93,7 +94,7 @@ expect_mistake "--most_batch and --batch" --devices_gib=1,1 --chunks=4 --most_ba
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 grep -q "perceptron-1000 does not fit: " "$work/none.log" || fail "the limit is not named"
 
-# plan: counted and measured.
+# plan: counted and measured times.
 program=$plan
 few=(--devices=2 "--chunks=2" --stages_per_device=1 --schedules=1f1b)
 "$plan" "${few[@]}" --output="$work/choice.json" >"$work/choice.log" 2>&1 || fail "a plan"

@@ -87,7 +87,7 @@ auto refused(Training given) {
   return [given = std::move(given)] { (void)own_model(given, std::nullopt).layers(); };
 }
 
-// A mask that all micro-batches have whole.
+// All micro-batches share the whole mask.
 TEST(OwnModel, SharedInputsKeepTheirRows) {
   Training given = training();
   given.inputs[1] = at::rand({2, 2});

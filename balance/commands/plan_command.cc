@@ -38,7 +38,7 @@
 
 namespace {
 
-// What saves profiles, for --help.
+// The command that saves profiles, for --help.
 std::string& profiling() {
   static std::string command;
   return command;
@@ -53,7 +53,7 @@ ABSL_FLAG(std::string, memory, "",
 ABSL_FLAG(
     std::string, chunks, "",
     "Numbers of micro-batches to choose from, such as 8,16. Default: all powers of two up "
-    "to the batch, and the batch; with batch norms none that makes a micro-batch of one row.");
+    "to the batch, and the batch; with batch norms no number that makes a micro-batch of one row.");
 ABSL_FLAG(std::string, checkpoint, "any",
           "Which micro-batches may recompute their activations: always, except_last, never, any.");
 ABSL_FLAG(std::string, schedules, "",
@@ -61,18 +61,18 @@ ABSL_FLAG(std::string, schedules, "",
           "Default: all that give the same bits (not gpipe), and search. There are " +
               gpipe::schedule_names() + ".");
 ABSL_FLAG(std::string, stages_per_device, "1,2,4",
-          "How many stages a device may have; Vs have 2, loops any number.");
+          "How many stages a device may have: V-shaped schedules have 2, looped ones any number.");
 ABSL_FLAG(std::string, optimizer, "sgd",
           "What updates the parameters: none, sgd, momentum, rmsprop, adagrad, adam, adamw.");
 ABSL_FLAG(std::string, measure, "",
           "Measure the layers on this device of this machine: cpu, for a pipeline on the CPU. "
-          "Default: count their operations, for nominal devices that nobody needs to have.");
+          "Default: count their operations, for nominal devices, which need not exist.");
 ABSL_FLAG(std::string, profile, "",
-          "Take these saved profiles (" + profiling() +
+          "Use these saved profiles (" + profiling() +
               " --save_profile), such as p4.json,p8.json, instead "
-              "of measuring: each is for micro-batches of its rows.");
+              "of measuring: each is for micro-batches with its number of rows.");
 ABSL_FLAG(std::optional<double>, timeout, std::nullopt,
-          "Seconds for measuring each size of micro-batches. Default: 2.");
+          "Seconds to measure each size of micro-batches. Default: 2.");
 ABSL_FLAG(std::optional<int64_t>, threads, std::nullopt,
           "Threads of a device on the CPU. Default: an equal share of this machine's.");
 ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
@@ -81,15 +81,15 @@ ABSL_FLAG(std::optional<int64_t>, cores, std::nullopt,
 ABSL_FLAG(std::optional<double>, tflops, std::nullopt,
           "10^12 operations a second of a nominal device. Default: 14.");
 ABSL_FLAG(std::optional<double>, memory_gbps, std::nullopt,
-          "Gigabytes a second of its memory. Default: 900.");
+          "Gigabytes a second of a nominal device's memory. Default: 900.");
 ABSL_FLAG(double, bandwidth_gbps, 0.0,
           "Gigabits per second between two devices. Default: transfers take no time.");
-ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes beside its bytes.");
+ABSL_FLAG(double, latency_us, 0.0, "Microseconds that a transfer takes in addition to its bytes.");
 ABSL_FLAG(std::string, autocast, "", gpipe::balance::autocast_help());
 ABSL_FLAG(bool, deferred_batch_norm, false, gpipe::balance::deferred_batch_norm_help());
 ABSL_FLAG(std::string, output, "",
           "Write the plan to this file: as text if its name ends in .txt, otherwise as JSON.");
-ABSL_FLAG(std::string, json, "", "Write all that is printed as JSON to this file.");
+ABSL_FLAG(std::string, json, "", "Write everything that is printed to this file, as JSON.");
 
 namespace gpipe::balance {
 namespace {
@@ -103,7 +103,7 @@ constexpr char kExitCodes[] =
     "130 after Ctrl-C.";
 
 constexpr int64_t kMost = int64_t{1} << 40;
-// A search takes longer with each.
+// A search takes longer for more devices.
 constexpr int64_t kMostDevices = 64;
 
 struct Settings {
@@ -112,7 +112,7 @@ struct Settings {
   bool measured = false;
   PlanOptions options{1};
   std::optional<at::ScalarType> autocast;
-  std::string output, json;  // paths, made absolute
+  std::string output, json;  // absolute paths
 };
 
 int64_t parse_bytes(const std::string& text) {
@@ -132,7 +132,7 @@ int64_t parse_bytes(const std::string& text) {
   return std::llround(bytes);
 }
 
-constexpr double kLeast = 1e-9;  // of what must be above 0
+constexpr double kLeast = 1e-9;  // the smallest value of flags that must be above 0
 
 void read_choices(Settings& settings) {
   const std::optional<int64_t> devices =
@@ -163,7 +163,7 @@ void read_choices(Settings& settings) {
   settings.autocast = parse_autocast(absl::GetFlag(FLAGS_autocast));
 }
 
-// Of a profile that is read, or measured, or counted only one can say anything.
+// Profiles, measurements and counts exclude each other.
 void read_times(Settings& settings, const CommandFace& face, command::FileFlags& file_flags) {
   PlanOptions& options = settings.options;
   const std::string measure = absl::GetFlag(FLAGS_measure);
@@ -222,7 +222,7 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
   const std::vector<std::string> files = absl::StrSplit(paths, ',');
   for (const std::string& path : files) {
     if (path.empty()) {
-      throw command::wrong_value("profile", paths, "a file is missing beside a comma");
+      throw command::wrong_value("profile", paths, "a file name is missing next to a comma");
     }
     SavedProfile saved = load_profile(file_flags.input("profile", path));
     const std::string& name = settings.model.saved_name;
@@ -233,7 +233,7 @@ void read_times(Settings& settings, const CommandFace& face, command::FileFlags&
     const int64_t rows = saved.profile.batch_rows;
     if (rows < 1 || settings.batch % rows != 0) {
       throw std::invalid_argument(absl::StrFormat(
-          "--profile: %s has micro-batches of %d rows, of which none make --batch=%d", path, rows,
+          "--profile: %s has micro-batches of %d rows, which do not divide --batch=%d", path, rows,
           settings.batch));
     }
     chunks.push_back(settings.batch / rows);

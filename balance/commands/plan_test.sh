@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the command //balance:plan from outside: mistakes, a choice, its files, limits, profiles,
-# measuring, Ctrl-C.
+# Runs the command //balance:plan: mistakes, a choice, its files, limits, profiles, measuring,
+# Ctrl-C.
 #   plan_test.sh PROGRAM
 set -u
 program=$1
@@ -19,12 +19,12 @@ expect_mistake "resnet:1,1,1,1 has 51 layers only" --model=resnet:1,1,1,1 --devi
 for wrong in 0 -1 nan 22Gigs GiB; do
   expect_mistake "give a size such as 22GiB" "${tiny[@]}" --devices=2 --memory=$wrong
 done
-expect_mistake "'5' is no number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
+expect_mistake "'5' is not a number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
 expect_mistake "give always, except_last or never" "${tiny[@]}" --devices=2 --checkpoint=often
 expect_mistake "--schedules=1f1b,zbv: there is no schedule 'zbv' (did you mean zb-v?)" "${tiny[@]}" --devices=2 \
   --schedules=1f1b,zbv
 expect_mistake "give one beside it" "${tiny[@]}" --devices=2 --schedules=search
-expect_mistake "'0' is no number from 1 to 64" "${tiny[@]}" --devices=2 --stages_per_device=0
+expect_mistake "'0' is not a number from 1 to 64" "${tiny[@]}" --devices=2 --stages_per_device=0
 expect_mistake "give none, sgd, momentum" "${tiny[@]}" --devices=2 --optimizer=sdg
 expect_mistake "give cpu" "${tiny[@]}" --devices=2 --measure=cuda
 expect_mistake "--timeout is for --measure=cpu" "${tiny[@]}" --devices=2 --timeout=3
@@ -32,7 +32,7 @@ expect_mistake "--tflops is for times that are counted" "${tiny[@]}" --devices=2
 expect_mistake "leave one of them out" "${tiny[@]}" --devices=2 --measure=cpu --profile=x.json
 expect_mistake "No such file" "${tiny[@]}" --devices=2 --profile="$work/none.json"
 expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwidth_gbps=-1
-expect_mistake "a file is missing beside a comma" "${tiny[@]}" --devices=2 --profile=,
+expect_mistake "a file name is missing next to a comma" "${tiny[@]}" --devices=2 --profile=,
 expect_mistake "are the same file: give each its own" "${tiny[@]}" --devices=2 --output="$work/one" --json="$work/one"
 expect_mistake "give a number from 0 to 1e+09" "${tiny[@]}" --devices=2 --bandwidth_gbps=1e300
 expect_mistake "tflops=0: give a number from 1e-09 to 1e+09" "${tiny[@]}" --devices=2 --tflops=0
@@ -70,7 +70,7 @@ text = open(sys.argv[3]).read()
 assert plan["schedule"] in text and f'chunks {plan["chunks"]}\n' in text
 END
 
-# Too little memory: exit code 1, and the memory that is named is enough.
+# Too little memory: exit code 1, and the memory that the message names is enough.
 "$program" "${quick[@]}" --devices=2 --memory=1MiB >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "exit code if nothing fits"
 needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*\) *bytes).*/\1/p')
@@ -78,11 +78,11 @@ needed=$(tr -s '\n ' ' ' <"$work/none.log" | sed -n 's/.*at least that (\([0-9]*
 "$program" "${quick[@]}" --devices=2 --memory="$needed" >"$work/near.log" 2>&1 ||
   fail "$needed bytes do not work: $(cat "$work/near.log")"
 
-# What is nearest by the profile needs 1.28 GiB when its memory is planned; another choice fits.
+# The nearest choice by the profile needs 1.28 GiB when its memory is planned; another choice fits.
 "$program" --model=unet:5,64 --devices=2 --memory=1.25GiB >"$work/another.log" 2>&1 ||
   fail "what fits is not found: $(cat "$work/another.log")"
 
-# A profile whose halves nobody has measured.
+# A profile without measured halves.
 python3 - "$work/old.json" <<'END' || fail "making the profile"
 import json, sys
 layer = {"forward": 1e-3, "backward": 2e-3, "parameters": 1 << 20, "buffers": 0, "kept": 1 << 20,
@@ -102,8 +102,9 @@ tr -s '\n ' ' ' <"$work/old.log" | grep -q "halves of split backwards were not m
 tr -s '\n ' ' ' <"$work/old.log" | grep -q "were 1.01 to 1.10 of real steps with split backwards" ||
   fail "it is not said how far predictions of split backwards were off"
 
-# A profile is for plans of the training that it was made for.
-# only_with TEXT LINE FLAG...: the profile is refused with TEXT; with FLAG it is taken, and LINE is in the plan.
+# A profile is accepted only for the kind of training that it was made for.
+# only_with TEXT LINE FLAG...: without FLAG the profile is refused with TEXT; with FLAG it is
+# accepted, and the plan has LINE.
 only_with() {
   local text=$1 line=$2
   shift 2

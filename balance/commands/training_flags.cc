@@ -10,7 +10,7 @@
 namespace gpipe::balance {
 namespace {
 
-constexpr char kSearch[] = "search";  // of PlanOptions::schedules()
+constexpr char kSearch[] = "search";  // a name of PlanOptions::schedules()
 
 }  // namespace
 
@@ -46,8 +46,8 @@ std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     int64_t count = 0;
     if (!absl::SimpleAtoi(item, &count) || count < 1 || count > most) {
-      throw command::wrong_value(flag, text,
-                                 absl::StrCat("'", item, "' is no number from 1 to ", most_text));
+      throw command::wrong_value(
+          flag, text, absl::StrCat("'", item, "' is not a number from 1 to ", most_text));
     }
     counts.push_back(count);
   }
@@ -61,8 +61,9 @@ std::string schedule_help() {
 }
 
 std::string deferred_batch_norm_help() {
-  return "Defer batch norms, as GPipeOptions::deferred_batch_norm does: forwards also gather what "
-         "running statistics are updated with, once for each mini-batch.";
+  return "Defer batch norms, as GPipeOptions::deferred_batch_norm does: forwards also gather "
+         "moments, "
+         "and running statistics are updated once for each mini-batch.";
 }
 
 }  // namespace gpipe::balance

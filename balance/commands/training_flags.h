@@ -1,5 +1,4 @@
-// training_flags: what the values of the commands' flags --checkpoint, --schedule and --chunks
-// mean.
+// training_flags: parses the commands' flags --checkpoint, --schedule and --chunks.
 #ifndef BALANCE_COMMANDS_TRAINING_FLAGS_H_
 #define BALANCE_COMMANDS_TRAINING_FLAGS_H_
 
@@ -12,26 +11,27 @@
 
 namespace gpipe::balance {
 
-// Each throws std::invalid_argument for any other text, with the one that was probably meant.
+// Each parser throws std::invalid_argument for any other text, and suggests what was probably
+// meant.
 
 // "always", "except_last", "never"
 Checkpoint parse_checkpoint(const std::string& text);
-// A name of schedule_by_name(), to be read once: what runs takes the choice. Its generator throws
-// where the stages are no multiple of those that the schedule has on a worker.
+// A name of schedule_by_name(). Call it once: later code uses the choice. The choice's generator
+// throws if the number of stages is not a multiple of the schedule's stages on a worker.
 ScheduleChoice parse_schedule(const std::string& text);
-// "1f1b,search": names for PlanOptions::schedules(), separated by commas; none for an empty text.
-// Also throws for a search alone, which has no schedule to go on from.
+// "1f1b,search": names for PlanOptions::schedules(), separated by commas; empty for an empty text.
+// Also throws for "search" alone, as a search starts from a schedule.
 std::vector<std::string> parse_schedules(const std::string& text);
 
-// "8,16": numbers from 1 to `most`, separated by commas; none for an empty text. Throws
-// std::invalid_argument that names the flag and what is no such number. `most_text`: `most` in the
+// "8,16": numbers from 1 to `most`, separated by commas; empty for an empty text. Throws
+// std::invalid_argument with the flag and the wrong item. `most_text` describes `most` in the
 // message, such as "the 8 rows of --batch". Default: the number.
 std::vector<int64_t> parse_counts(const char* flag, const std::string& text, int64_t most,
                                   std::string most_text = "");
 
-// For --help: lists the names.
+// The help of --schedule, with all names.
 std::string schedule_help();
-// For --help, of --deferred_batch_norm.
+// The help of --deferred_batch_norm.
 std::string deferred_batch_norm_help();
 
 }  // namespace gpipe::balance

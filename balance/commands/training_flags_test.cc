@@ -31,7 +31,7 @@ TEST(TrainingFlags, AreNamesOfWhatThereIs) {
   EXPECT_EQ(parse_schedule("sequential").make(3, 5), sequential(3, 5));
 }
 
-// What a command prints of its pipeline is what its flags take.
+// A command prints its pipeline's settings in a form that its flags accept.
 TEST(TrainingFlags, TextsOfASetupAreReadBack) {
   for (const NamedSchedule& named : named_schedules()) {
     for (const Checkpoint mode :
@@ -88,7 +88,7 @@ TEST(TrainingFlags, CountsAreNumbersUpToTheMost) {
     EXPECT_THAT([&] { parse_counts("chunks", std::string("2,") + wrong, 16, "the 16 rows"); },
                 ThrowsMessage<std::invalid_argument>(
                     StrEq(std::string("--chunks=2,") + wrong + ": '" + wrong +
-                          "' is no number from 1 to the 16 rows")));
+                          "' is not a number from 1 to the 16 rows")));
   }
 }
 

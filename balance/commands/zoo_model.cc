@@ -1,5 +1,6 @@
 #include "balance/commands/zoo_model.h"
 
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -8,19 +9,37 @@
 #include "command/flag_values.h"
 #include "command/wrong_value.h"
 #include "models/by_name.h"
+#include "models/lora.h"
+#include "models/transformer_options.h"
 
 ABSL_FLAG(std::optional<int64_t>, image_size, std::nullopt,
           "Side of the images. Default: 192 for a U-Net, 224 for the others; language "
           "models take none.");
 
 ABSL_FLAG(bool, tied, false,
-          "The head of a language model multiplies with the matrix of the embedding, as GPT-2's "
-          "does; other models have none.");
+          "The head of a language model uses the weight of the embedding, as GPT-2's does; other "
+          "models have no such head.");
+
+ABSL_FLAG(std::optional<int64_t>, lora, std::nullopt,
+          "Trains low-rank adapters of this rank on all linear layers of a language model except "
+          "its head; the rest is frozen. Default: all parameters are trained.");
 
 namespace gpipe::balance {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;
+
+// `make`, with adapters and a frozen base.
+std::function<torch::nn::Sequential()> with_lora(std::function<torch::nn::Sequential()> make,
+                                                 const models::TransformerOptions& options,
+                                                 int64_t rank) {
+  if (make == nullptr) return nullptr;
+  return [make = std::move(make), options, rank] {
+    torch::nn::Sequential network = make();
+    models::add_lora(*network, options, models::LoraOptions({"all-linear"}).rank(rank));
+    return network;
+  };
+}
 
 }  // namespace
 
@@ -40,6 +59,17 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   model.given = command::flag_text("model", model.saved_name);
   model.make = named.make;
   model.make_worst = named.make_worst;
+  if (const auto rank = command::in_range("lora", absl::GetFlag(FLAGS_lora), 1, kMost)) {
+    if (!named.transformer) {
+      throw command::wrong_value("lora", *rank,
+                                 absl::StrCat(model.name,
+                                              " has no layers that take adapters: give a language "
+                                              "model (gpt2, llama, hf:FOLDER), or leave it out"));
+    }
+    model.make = with_lora(std::move(model.make), *named.transformer, *rank);
+    model.make_worst = with_lora(std::move(model.make_worst), *named.transformer, *rank);
+    absl::StrAppend(&model.saved_name, "@lora", *rank);
+  }
   model.inputs = [named](int64_t rows, c10::Device device) {
     return Tensors{models::random_input(named, rows, device)};
   };

@@ -1,5 +1,5 @@
-// zoo_model: a network of the zoo (models/by_name.h) for the commands, and the flags --image_size
-// and --tied.
+// zoo_model: makes a network of the zoo (models/by_name.h) for the commands. Defines the flags
+// --image_size and --tied.
 #ifndef BALANCE_COMMANDS_ZOO_MODEL_H_
 #define BALANCE_COMMANDS_ZOO_MODEL_H_
 
@@ -11,17 +11,17 @@
 
 namespace gpipe::balance {
 
-// --image_size, if it is given. Throws std::invalid_argument if it is not at least 1.
+// The value of --image_size, if it is given. Throws std::invalid_argument if it is below 1.
 std::optional<int64_t> zoo_image_size();
 
-// The network of that name, with --image_size and --tied. Throws as models::model_by_name() and
-// zoo_image_size() do.
+// Makes the network of that name, with --image_size and --tied. Throws as models::model_by_name()
+// and zoo_image_size().
 CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch);
 
-// The same, but throws std::invalid_argument for an empty name, which says what names there are.
+// The same, but throws std::invalid_argument for an empty name and lists the names.
 CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch);
 
-// For --help of a flag --model.
+// The help of a flag --model.
 std::string zoo_help();
 
 }  // namespace gpipe::balance

@@ -1,4 +1,4 @@
-// autocast: the guard of autocast under which a profile or a plan is made, and its name in them.
+// autocast: the autocast guard under which a profile or a plan is made, and its name.
 #ifndef BALANCE_COSTS_AUTOCAST_H_
 #define BALANCE_COSTS_AUTOCAST_H_
 
@@ -10,18 +10,18 @@
 
 namespace gpipe::balance {
 
-// What autocast casts to on devices of this type, as it is enabled on this thread: "bfloat16",
-// "float16". Empty: it is not enabled, or there is none for such devices.
+// The type that autocast casts to on this thread for devices of this type: "bfloat16", "float16".
+// Empty: autocast is off, or such devices do not support it.
 std::string autocast_name(c10::DeviceType type);
 
-// What the values of the commands' flag --autocast mean: "bfloat16", "float16". None for an empty
-// text. Throws std::invalid_argument for any other one.
+// Parses the value of the commands' flag --autocast: "bfloat16", "float16". Returns none for an
+// empty text. Throws std::invalid_argument for any other text.
 std::optional<c10::ScalarType> parse_autocast(const std::string& text);
-// For --help.
+// The flag's text for --help.
 std::string autocast_help();
 
-// While it lives, autocast to `type` is enabled on this thread for devices of type `device`. None:
-// all stays as it is. Restores what was there before.
+// Enables autocast to `type` for devices of type `device` on this thread while it lives, and then
+// restores what was set before. If `type` is none, it changes nothing.
 class AutocastGuard {
  public:
   AutocastGuard(c10::DeviceType device, std::optional<c10::ScalarType> type);
@@ -36,7 +36,7 @@ class AutocastGuard {
   c10::ScalarType type_ = c10::ScalarType::Undefined;
 };
 
-// While it lives, autocast is off on this thread for devices of that type.
+// Disables autocast for devices of type `device` on this thread while it lives.
 class WithoutAutocast {
  public:
   explicit WithoutAutocast(c10::DeviceType device);

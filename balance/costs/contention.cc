@@ -37,7 +37,7 @@ class Company {
     for (const std::function<void()>& function : functions) {
       threads_.emplace_back([this, &function] { loop(function); });
     }
-    // Until each has made its first, slower call.
+    // Wait until each thread has made its first, slower call.
     while (ready_.load() < functions.size()) std::this_thread::yield();
   }
   ~Company() { stop(); }

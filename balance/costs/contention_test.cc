@@ -10,7 +10,7 @@
 namespace gpipe::balance {
 namespace {
 
-// A clock that only `work` moves on.
+// A clock that only `work` advances.
 class Contention : public ::testing::Test {
  protected:
   ContentionOptions options() {

@@ -1,4 +1,4 @@
-// first_rows: a smaller mini-batch of a sample.
+// first_rows: the first rows of a sample, as a smaller mini-batch.
 //
 // Internal to //balance.
 #ifndef BALANCE_COSTS_FIRST_ROWS_H_
@@ -11,10 +11,11 @@
 
 namespace gpipe::balance {
 
-// Views of the first `rows` rows of each tensor. Those with a number in `shared` stay whole, as in
-// GPipeOptions::shared_inputs, and so do tensors without dimensions; undefined ones stay undefined.
+// Returns views of the first `rows` rows of each tensor. Tensors whose index is in `shared` stay
+// whole, as in GPipeOptions::shared_inputs, and so do tensors without dimensions. Undefined tensors
+// stay undefined.
 //
-// Requirements: the others have that many rows.
+// Requirements: the tensors that are cut have at least `rows` rows.
 Tensors first_rows(const Tensors& tensors, int64_t rows, const std::vector<int64_t>& shared);
 
 }  // namespace gpipe::balance

@@ -1,5 +1,5 @@
-// LibTorch is built with NDEBUG. Without it a RecordFunction looks for a member that LibTorch's has
-// not, and finds its inputs invalid.
+// LibTorch is built with NDEBUG. Without it, RecordFunction has a member here that LibTorch's own
+// has not, and its inputs look invalid.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
@@ -51,19 +51,20 @@ double size(const c10::IValue& value, int64_t dim) {
 
 double numel(const c10::IValue& value) { return static_cast<double>(value.toTensor().numel()); }
 
-// Multiplications and additions of a product, with those of a convolution as its number for each
-// output.
+// The multiplications and additions of a product. A convolution has a number for each output
+// instead.
 struct Product {
   double flops = 0;
   double per_output = 0;
-  bool has_weight = true;  // as an operand
+  bool has_weight = true;  // whether an operand is a weight
 };
 
 // Whether the operator is a product, and its size.
 bool product_of(const char* name, c10::ArrayRef<const c10::IValue> in, Product& product) {
   const auto is = [&](const char* text) { return std::strcmp(name, text) == 0; };
   if (is("aten::convolution")) {
-    // The weight is [out, in / groups, ...], and [in, out / groups, ...] of a transposed one.
+    // The weight is [out, in / groups, ...], or [in, out / groups, ...] in a transposed
+    // convolution.
     const double per_channel = 2 * numel(in[1]) / size(in[1], 0);
     if (in[6].toBool()) {
       product.flops = per_channel * numel(in[0]);
@@ -73,8 +74,8 @@ bool product_of(const char* name, c10::ArrayRef<const c10::IValue> in, Product& 
     return true;
   }
   if (is("aten::scaled_dot_product_attention")) {
-    // Queries with keys, [..., T, D] x [..., D, S], and the weights with values. Half of the pairs
-    // is left out where tokens see those before them alone.
+    // Queries times keys, [..., T, D] x [..., D, S], and then weights times values. A causal mask
+    // leaves out half of the pairs.
     product.flops = 2 * 2 * numel(in[0]) * size(in[1], -2) * (in[5].toBool() ? 0.5 : 1.0);
     product.has_weight = false;
     return true;
@@ -87,7 +88,7 @@ bool product_of(const char* name, c10::ArrayRef<const c10::IValue> in, Product& 
   }
   product.has_weight = !is("aten::bmm") && !is("aten::baddbmm");
   const at::Tensor& right = in[left + 1].toTensor();
-  // [m, k] x [k, n]; a vector has no n.
+  // [m, k] x [k, n], with n = 1 for a vector.
   const bool is_vector = is("aten::mv") || is("aten::addmv");
   product.flops =
       2 * numel(in[left]) * (is_vector ? 1.0 : static_cast<double>(right.size(right.dim() - 1)));
@@ -104,7 +105,7 @@ bool is_view(const at::RecordFunction& function) {
   return true;
 }
 
-// Counts what the operators of this thread do while it lives.
+// Counts the work of this thread's operators while it lives.
 class Counter {
  public:
   Counter() {
@@ -121,7 +122,7 @@ class Counter {
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
 
-  // Counts into `work`; null: nowhere.
+  // Counts into `work`; null: does not count.
   void count_into(LayerWork* work) { work_ = work; }
 
  private:
@@ -130,7 +131,7 @@ class Counter {
     Product product;
     double input_bytes = 0;
     bool has_inputs = false;
-    bool gathers = false;  // inside of a norm
+    bool gathers = false;  // an operator that gathers moments inside a batch norm
   };
 
   static Counter*& current() {
@@ -141,8 +142,8 @@ class Counter {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     Counter& counter = *current();
     auto op = std::make_unique<Operator>();
-    // A cast is a view by its schema; what copies is inside of it. Beside operators there are
-    // marks.
+    // Only operators have a schema, other records do not. A cast looks like a view by its schema;
+    // the operator inside it that copies is counted.
     op->gathers = internal::GatheringScope::is_open() && function.operator_schema().has_value() &&
                   !is_view(function);
     const bool is_outermost = counter.depth_++ == 0;
@@ -158,7 +159,7 @@ class Counter {
         });
       }
     }
-    // Products inside of a product are how it is done.
+    // Products inside a product are part of its implementation.
     if (counter.work_ != nullptr && counter.products_ == 0) {
       op->is_product =
           product_of(function.name(), internal::recorded_inputs(function), op->product);
@@ -190,7 +191,7 @@ class Counter {
     if (!product && (!op->has_inputs || is_view(function))) return;
     add(counter.work_->forward, product ? counter.flops_of_products_ : outputs,
         op->input_bytes + output_bytes, 1);
-    if (gathered) return;  // it has no backward
+    if (gathered) return;  // gathering has no backward
     const double times = product ? 2 : 1;
     add(counter.work_->backward, times * (product ? counter.flops_of_products_ : outputs),
         times * (op->input_bytes + output_bytes), times);
@@ -208,10 +209,10 @@ class Counter {
   at::CallbackHandle handle_ = 0;
   LayerWork* work_ = nullptr;
   int depth_ = 0;
-  int gathering_ = 0;  // those that gather among them
-  int products_ = 0;   // that are running
+  int gathering_ = 0;  // nested operators that gather moments
+  int products_ = 0;   // nested products that run
   double flops_of_products_ = 0;
-  bool has_weight_ = true;  // each of them
+  bool has_weight_ = true;  // whether all products have a weight
 };
 
 c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
@@ -224,18 +225,18 @@ c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample)
   return {c10::kMeta};
 }
 
-// What models need to run there.
+// Installs what models need to run on the meta device.
 void install_meta() {
   install_meta_kernels();
   install_meta_devices();
 }
 
-// After profile() has checked the arguments.
+// Counts the work; profile() must have checked the arguments.
 std::vector<LayerWork> count(torch::nn::Sequential model, const Tensors& sample,
                              const std::vector<int64_t>& shared_inputs,
                              bool deferred_batch_norm = false) {
   const c10::Device device = device_of(model, sample);
-  // On the calling thread, on which the counter is.
+  // The layers run on the calling thread, which the counter observes.
   internal::LayerRuns runs(model, device, /*cpu_threads=*/0, internal::pieces_of(model),
                            deferred_batch_norm);
   const ModelGuard guard(*model, device);
@@ -280,8 +281,7 @@ std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& 
       if (!MetaAutocastScope::type()) autocast.emplace(meta_target());
     }
   }
-  // Checks model and sample; sizes on other devices than these cannot be measured, but these
-  // checks are all that is wanted of it.
+  // Checks the model and the sample. Nothing else of this profile is used.
   ProfileOptions quick;
   quick.timeout(1e-9).shared_inputs(shared_inputs);
   (void)profile(model, sample, quick);
@@ -316,7 +316,7 @@ Profile profile_on_meta(const torch::nn::Sequential& model, const Tensors& sampl
   for (size_t k = 0; k < work.size(); ++k) {
     result.layers[k].forward = device.seconds(work[k].forward);
     result.layers[k].backward = device.seconds(work[k].backward);
-    // Its bytes are profile()'s.
+    // The bytes stay those of profile().
     SplitBackward& split = result.layers[k].split.emplace(split_backward(result.layers[k]));
     split.weight = device.seconds(work[k].weights);
     split.input = result.layers[k].backward - split.weight;

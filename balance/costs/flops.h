@@ -1,7 +1,7 @@
-// flops: what each layer of a model has to compute and to move, counted and not measured.
+// flops: counts what each layer of a model computes and moves, without measuring.
 //
-// It stands in for a profile where no device is at hand, also for models on the meta device, where
-// nothing is computed.
+// The counts replace a measured profile if no device is at hand. They also work for a model on the
+// meta device, where nothing is computed.
 #ifndef BALANCE_COSTS_FLOPS_H_
 #define BALANCE_COSTS_FLOPS_H_
 
@@ -16,36 +16,37 @@
 
 namespace gpipe::balance {
 
-// Of one micro-batch. A value type.
+// The work for one micro-batch. A value type.
 struct Work {
   double flops = 0;      // floating-point operations
-  double bytes = 0;      // of tensors that its operators read and write
-  double operators = 0;  // their number: what a device has to be given one by one
+  double bytes = 0;      // bytes of the tensors that the operators read and write
+  double operators = 0;  // number of operators, each of which a device must be given
 };
 
 struct LayerWork {
   Work forward;
   Work backward;
-  Work weights;  // the part of the backward that is for weights: see below
+  Work weights;  // the part of the backward for weight gradients: see below
 };
 
-// By layer, the work of one micro-batch, which is `sample`, as in balance/costs/profiler.h.
+// Returns the work of each layer for one micro-batch, `sample`, as in balance/costs/profiler.h.
 //
-// Counted are the operators that the layers call themselves, while a forward runs:
-// - convolutions and matrix products (convolution, mm, addmm, bmm, baddbmm, mv, addmv, and whatever
-//   consists of them, as linear and matmul do): 2 for each multiplication and addition. Their
-//   backward, of which there are two such products, has twice the forward's work;
+// Counted are the operators that the layers call themselves in a forward:
+// - convolutions and matrix products (convolution, mm, addmm, bmm, baddbmm, mv, addmv, and
+// operators
+//   made of them, such as linear and matmul): 2 for each multiplication and addition. The backward
+//   has two such products, so twice the forward's work;
 // - scaled_dot_product_attention: both of its products, whatever kernel computes them; half of them
 //   if it is causal;
-// - all others: 1 for each number of their outputs, and the same for their backward;
+// - all other operators: 1 for each number in their outputs, and the same for their backward;
 // - views and tensors that are only allocated: nothing.
-// A bias is not counted beside its product. Of a split backward one product of each convolution,
-// mm, addmm, mv and addmv is for weights, and all else for inputs; bmm, baddbmm and attention
+// The bias of a product counts nothing. In a split backward, one product of each convolution, mm,
+// addmm, mv and addmv is for weights, and everything else is for inputs: bmm, baddbmm and attention
 // multiply activations.
 //
-// Layers that a pipeline cannot separate count at the first of them, as in
-// balance/costs/profiler.h. The model may be on any device where its forward and backward run, and
-// is afterwards as before.
+// If a pipeline cannot separate layers, the first of them has the work of all, as in
+// balance/costs/profiler.h. The model may be on any device where its forward and backward run. Its
+// state is restored afterwards.
 //
 // Throws as profile() does in balance/costs/profiler.h.
 //
@@ -56,23 +57,23 @@ struct LayerWork {
 std::vector<LayerWork> flops(const torch::nn::Sequential& model, const Tensors& sample,
                              const std::vector<int64_t>& shared_inputs = {});
 
-// A device that nobody has measured. The defaults are about those of a GPU with 16 or 32 GB of
-// 2018: what counts is how they relate.
+// An assumed device. The defaults are about those of a GPU of 2018 with 16 or 32 GB. Only their
+// ratios matter.
 struct NominalDevice {
   double flops_per_second = 14e12;
   double bytes_per_second = 900e9;
   double seconds_per_operator = 5e-6;
-  // The type of the device: autocast is that of this type, where it is enabled.
+  // The type of the device. Autocast counts if it is enabled for this type.
   c10::DeviceType type = c10::kCUDA;
 
-  // The sum of what its flops, its bytes and its operators take.
+  // Seconds for the work: those of its flops, its bytes and its operators are added.
   double seconds(const Work& work) const;
 };
 
-// The profile of a model on the meta device: bytes as profile() has them
-// (balance/costs/profiler.h), and as times what `device` takes for the layers' work.
-// `Profile::device` is "nominal, from FLOPs". Deferred batch norms' forwards have the operators in
-// them that gather moments, as on an accelerator.
+// The profile of a model on the meta device. Its bytes are those of profile()
+// (balance/costs/profiler.h), its times are `device`'s times for the layers' work, and
+// `Profile::device` is "nominal, from FLOPs". With deferred batch norms the forwards include the
+// operators that gather moments, as on an accelerator.
 //
 // Throws as flops() does, and c10::ValueError for a model that is not on the meta device and for a
 // speed that is not above 0.

@@ -46,7 +46,7 @@ TEST(Flops, OfProducts) {
   EXPECT_EQ(work[1].forward.bytes, 4 * (7 * 20 + 20 * 30 + 7 * 30));
 }
 
-// LibTorch's module adds the bias by an operator of its own.
+// Here LibTorch's module adds the bias by an operator of its own.
 TEST(Flops, OfRowsOfRows) {
   const nn::Sequential model = on_meta([] { return nn::Sequential(nn::Linear(10, 20)); });
   EXPECT_EQ(flops(model, {at::empty({7, 3, 10}, on_meta())})[0].forward.flops,
@@ -66,7 +66,7 @@ TEST(Flops, OfConvolutions) {
 }
 
 TEST(Flops, OfFusedAttention) {
-  // Two rows, four heads of queries, two of keys; 10 tokens, heads of 8.
+  // Two rows, four heads of queries, two of keys; 10 tokens and 8 numbers for each head.
   const auto work_of = [](bool causal, bool meta) {
     const auto attention = [causal](const at::Tensor& x) {
       const at::Tensor keys = x.narrow(1, 0, 2);
@@ -145,7 +145,7 @@ TEST(ProfileOnMeta, HasTimesOfTheNominalDevice) {
   EXPECT_GT(profile.layers[0].backward, profile.layers[0].forward);
 }
 
-// On an accelerator: a copy in double, variance and mean, a product.
+// On an accelerator these are a copy in double, variance and mean, and a product.
 TEST(ProfileOnMeta, CountsWhatDeferredBatchNormsGather) {
   const nn::Sequential model =
       on_meta([] { return nn::Sequential(nn::Linear(10, 20), nn::BatchNorm1d(20)); });

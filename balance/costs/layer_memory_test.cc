@@ -67,7 +67,7 @@ TEST(LayerMemory, WhatAHalfOfWeightsGivesBackHasWaitedForIt) {
   memory.on_free(2);
   memory.end_backward(0);
   memory.begin_weights(1);
-  memory.on_allocate(4, c10::kCPU, 10000);  // has not waited
+  memory.on_allocate(4, c10::kCPU, 10000);  // has not waited: it is new
   memory.on_free(4);
   memory.on_free(3);
   memory.end_weights(1);

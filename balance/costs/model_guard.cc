@@ -15,7 +15,7 @@ bool has_values_in_memory(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_meta();
 }
 
-// All of the memory, as bytes.
+// The whole storage as a tensor of bytes.
 at::Tensor bytes_of(const c10::Storage& storage) {
   const auto options = at::TensorOptions().dtype(at::kByte).device(storage.device());
   return at::empty({0}, options).set_(storage, 0, {static_cast<int64_t>(storage.nbytes())}, {1});
@@ -40,14 +40,14 @@ ModelGuard::ModelGuard(torch::nn::Module& model, c10::Device device) {
   for (const at::Tensor& buffer : model.buffers()) save(buffer);
   save(at::detail::getDefaultCPUGenerator());
   if (device.is_cuda()) save(at::globalContext().defaultGenerator(device));
-  // Nothing is changed before all of it is saved, which may fail for want of memory.
+  // Nothing is changed until everything is saved: saving may run out of memory.
   for (const Saved& saved : tensors_) saved.tensor.mutable_grad().reset();
 }
 
 ModelGuard::~ModelGuard() {
   try {
     restore();
-  } catch (...) {  // of a broken device, whose first error is on its way to the caller
+  } catch (...) {  // a broken device, whose first error already reaches the caller
   }
 }
 
@@ -90,10 +90,11 @@ void ModelGuard::restore() {
     }
     saved.tensor.mutable_grad() = saved.gradient;
   }
-  // Not through the tensors, whose version counters stay: a graph of the user may have saved them.
+  // Writes to the storage, not through the tensors: their version counters must stay, as a graph of
+  // the user may have saved the tensors.
   for (const Memory& memory : memories_) {
     at::Tensor bytes = bytes_of(memory.storage);
-    // A layer may have resized it.
+    // A layer may have resized the storage.
     if (bytes.numel() < memory.bytes.numel()) bytes.resize_(memory.bytes.sizes());
     bytes.narrow(0, 0, memory.bytes.numel()).copy_(memory.bytes);
     memory.storage.unsafeGetStorageImpl()->set_nbytes(memory.bytes.numel());

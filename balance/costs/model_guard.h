@@ -1,4 +1,4 @@
-// ModelGuard: puts a model back to what it was before it was run.
+// ModelGuard: restores a model's state after the model has run.
 #ifndef BALANCE_COSTS_MODEL_GUARD_H_
 #define BALANCE_COSTS_MODEL_GUARD_H_
 
@@ -15,16 +15,17 @@
 
 namespace gpipe::balance {
 
-// Remembers a model when it is made, and takes the gradients off its tensors. When it is destroyed
-// it restores, bit for bit:
-// - what parameters and buffers are (sizes, type, memory), their values, requires_grad, and their
-//   gradients, which are the same tensors as before;
+// Saves the model's state in its constructor, and takes the gradients off the model's tensors. Its
+// destructor restores, bit for bit:
+// - parameters and buffers: sizes, type, memory, values, requires_grad, and the gradients, which
+// are
+//   the same tensors as before;
 // - the mode (training or evaluation) of each module;
 // - the CPU's generator of random numbers, and that of `device` if it is a GPU.
-// It takes memory for a copy of the values. It does not undo what layers register or keep in their
-// own members, nor gradients of tensors that no layer has registered.
+// It takes memory for a copy of the values. It does not restore what layers register or keep in
+// members of their own, nor gradients of tensors that no layer has registered.
 //
-// Requirements: no module in it is a null pointer. Nobody else uses the model meanwhile.
+// Requirements: no module in it is a null pointer. Nothing else uses the model meanwhile.
 class ModelGuard {
  public:
   ModelGuard(torch::nn::Module& model, c10::Device device);
@@ -35,12 +36,12 @@ class ModelGuard {
  private:
   struct Saved {
     at::Tensor tensor;  // the user's
-    at::Tensor alias;   // over its memory, with its sizes
-    at::Tensor values;  // a copy, of a tensor that is no plain memory, e.g. a sparse one
+    at::Tensor alias;   // another tensor over the same memory, with its sizes
+    at::Tensor values;  // a copy, if the tensor has no plain memory, e.g. a sparse one
     at::Tensor gradient;
     bool requires_grad;
   };
-  // The bytes of memory that several tensors may share.
+  // A storage, which several tensors may share, and a copy of its bytes.
   struct Memory {
     c10::Storage storage;
     at::Tensor bytes;
@@ -54,7 +55,7 @@ class ModelGuard {
   void save(at::Generator generator);
   void restore();
 
-  std::unordered_set<const void*> known_;  // tensors and memory that are saved
+  std::unordered_set<const void*> known_;  // saved tensors and storages
   std::vector<Saved> tensors_;
   std::vector<Memory> memories_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;

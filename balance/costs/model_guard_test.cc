@@ -45,7 +45,7 @@ TEST_F(ModelGuardTest, RestoresValues) {
   const int64_t version = weight._version();
   {
     ModelGuard guard(*model, c10::kCPU);
-    weight.variable_data().fill_(7);  // as a layer may, unseen by version counters
+    weight.variable_data().fill_(7);  // as a layer may do, without a change of the version counter
     mean.add_(1);
   }
   EXPECT_THAT(weight.detach(), EqualsBitwise(weight_before));
@@ -72,7 +72,7 @@ TEST_F(ModelGuardTest, RestoresMemoryThatLayersHaveResized) {
   model->ptr(0)->register_buffer("none", none);
   model->ptr(0)->register_buffer("grown", grown);
   model->ptr(0)->register_buffer("shrunk", shrunk);
-  Tensor mean = model->named_buffers()["1.running_mean"];  // of a later layer
+  Tensor mean = model->named_buffers()["1.running_mean"];  // a buffer of a later layer
   {
     ModelGuard guard(*model, c10::kCPU);
     none.resize_({100}).fill_(1);

@@ -15,7 +15,7 @@ int64_t mix(int64_t a, int64_t b, double share) {
   return a + std::llround(share * static_cast<double>(b - a));
 }
 
-// All that depends on the rows: so not parameters and buffers.
+// Mixes everything that depends on the rows, so not parameters and buffers.
 void mix_into(LayerProfile& layer, const LayerProfile& other, double share) {
   layer.forward = mix(layer.forward, other.forward, share);
   layer.backward = mix(layer.backward, other.backward, share);
@@ -39,7 +39,7 @@ void mix_into(Profile& profile, const Profile& other, double share) {
   profile.input = mix(profile.input, other.input, share);
 }
 
-// What two profiles say of how they were made: not known, if one of them does not say it.
+// The common value of two profiles; none if one of them does not have it. Throws if they differ.
 template <typename Value>
 std::optional<Value> common(const std::optional<Value>& a, const std::optional<Value>& b,
                             const char* what) {
@@ -77,7 +77,7 @@ Profile in_proportion(const Profile& profile, int64_t rows) {
   }
   Profile result = profile;
   if (rows == profile.batch_rows) return result;
-  Profile nothing = profile;  // what a micro-batch without rows takes
+  Profile nothing = profile;  // the costs of a micro-batch without rows
   nothing.input = 0;
   for (LayerProfile& layer : nothing.layers) {
     scale_times(layer, 0);

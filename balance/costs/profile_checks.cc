@@ -9,7 +9,7 @@
 namespace gpipe::balance {
 namespace {
 
-// A pebibyte, or as many rows: sums over layers and micro-batches stay numbers.
+// 2^50 bytes or rows: sums over layers and micro-batches cannot overflow.
 constexpr int64_t kMost = int64_t{1} << 50;
 
 class Checks {
@@ -34,7 +34,7 @@ class Checks {
   const std::string& prefix_;
 };
 
-// A word; it may be empty.
+// Whether the text is a word or empty.
 bool is_type_name(const std::string& text) {
   return text.size() <= 32 &&
          text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;

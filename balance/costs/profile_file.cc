@@ -1,6 +1,5 @@
 #include "balance/costs/profile_file.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -9,17 +8,19 @@
 #include <utility>
 #include <vector>
 
+#include "balance/costs/parsed_json.h"
 #include "balance/costs/profile_checks.h"
 #include "command/files.h"
 
 namespace gpipe::balance {
 namespace {
 
-// ordered: a person reads the layers' names before their figures.
+// Ordered: people read the layers' names before their figures
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile";
-// 2: says what version 1 may leave open: shared_inputs, and whether autocast was enabled.
+// Version 2 always says shared_inputs and whether autocast was enabled; version 1 may leave both
+// out.
 constexpr int64_t kVersion = 2;
 
 // The fields of one JSON object, with the messages that name them.
@@ -44,7 +45,7 @@ class Fields {
     const auto found = object_.find(name);
     if (found != object_.end()) return *found;
     throw std::invalid_argument(file_ + ": " + place_ + name +
-                                " is missing; the file is damaged or no profile");
+                                " is missing; the file is damaged or not a profile");
   }
   std::string text(const char* name) const {
     const Json& value = get(name);
@@ -75,7 +76,7 @@ class Fields {
 
  private:
   int64_t count(const char* name, const Json& value) const {
-    // Beyond int64_t it would wrap around.
+    // A number beyond int64_t would wrap around.
     const bool fits =
         value.is_number_integer() &&
         (!value.is_number_unsigned() ||
@@ -145,24 +146,15 @@ std::string to_json(const SavedProfile& saved) {
     skips.push_back({{"from", skip.from}, {"to", skip.to}, {"bytes", skip.bytes}});
   }
   if (profile.shared_inputs) json["shared_inputs"] = *profile.shared_inputs;
-  // Names may be any bytes; what is no UTF-8 becomes the replacement character.
+  // Names may be any bytes. Bytes that are not UTF-8 become the replacement character.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 SavedProfile profile_from_json(const std::string& text, const std::string& file) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw std::invalid_argument(file + " is no JSON, or damaged, near byte " +
-                                std::to_string(std::min(error.byte, text.size())) + " of " +
-                                std::to_string(text.size()));
-  } catch (const Json::exception& error) {  // a number that no double holds
-    throw std::invalid_argument(file + " cannot be read: " + error.what());
-  }
+  const Json json = parsed_json(text, file);
   if (!json.is_object() || json.value("format", Json()) != kFormat) {
-    throw std::invalid_argument(file + " is JSON, but no profile: \"format\" is not \"" + kFormat +
-                                "\"");
+    throw std::invalid_argument(file + " is JSON, but not a profile: \"format\" is not \"" +
+                                kFormat + "\"");
   }
   const Fields fields(json, file, "");
   const int64_t version = fields.count("version");

@@ -1,4 +1,5 @@
-// Profile files: a profile as JSON, so that it is measured once and used often.
+// profile_file: profiles as JSON files, so that a model is measured once and its profile used
+// often.
 //
 //   {"format": "gpipe profile", "version": 2, "units": "seconds, bytes", "model": "unet:5,64",
 //    "device": "NVIDIA A100", "batch_rows": 4, "input": 1769472,
@@ -8,12 +9,12 @@
 //    "skips": [{"from": 0, "to": 7, "bytes": 37748736}],
 //    "shared_inputs": []}
 //
-// "autocast": "bfloat16" is there only where it was enabled, "deferred_batch_norm": true only where
-// batch norms were deferred. Files of version 1 say
-// neither autocast nor shared inputs, and are still read: then both are unknown.
+// "autocast": "bfloat16" is present only if autocast was enabled, "deferred_batch_norm": true only
+// if batch norms were deferred. Files of version 1 have neither "autocast" nor "shared_inputs".
+// They are still read, and both fields are then unknown.
 //
-// The last three of a layer are of a backward that is split. They are missing together in files
-// that are older than that: split_backward() (balance/costs/profile.h) says what is taken instead.
+// The last three fields of a layer describe a split backward. Older files lack all three:
+// split_backward() (balance/costs/profile.h) says what is assumed then.
 #ifndef BALANCE_COSTS_PROFILE_FILE_H_
 #define BALANCE_COSTS_PROFILE_FILE_H_
 
@@ -28,20 +29,21 @@ struct SavedProfile {
   Profile profile;
 };
 
-// The text of such a file. Numbers keep all their digits. Throws std::invalid_argument for a
+// Writes a profile file's text. Numbers keep all their digits. Throws std::invalid_argument for a
 // profile that cannot have been measured (check_profile).
 std::string to_json(const SavedProfile& saved);
 
-// The inverse. Fields that this version does not know are ignored. Throws std::invalid_argument
-// that begins with `file` and names the field, for a text that is no JSON, no profile, of another
-// version, and for a field that is missing, of a wrong kind or impossible.
+// The inverse. Unknown fields are ignored. Throws std::invalid_argument with a message that begins
+// with `file` and names the field: for a text that is not valid JSON, not a profile or of another
+// version, and for a field that is missing, of a wrong type or impossible.
 SavedProfile profile_from_json(const std::string& text, const std::string& file);
 
-// Replaces the file as a whole. Throws std::runtime_error if it cannot be written, otherwise as
-// to_json() does.
+// Writes a profile file, replacing an existing file as a whole. Throws std::runtime_error if it
+// cannot be written, otherwise as to_json().
 void save_profile(const std::string& path, const SavedProfile& saved);
 
-// Throws std::invalid_argument if the file cannot be read, otherwise as profile_from_json() does.
+// Reads a profile file. Throws std::invalid_argument if it cannot be read, otherwise as
+// profile_from_json().
 SavedProfile load_profile(const std::string& path);
 
 }  // namespace gpipe::balance

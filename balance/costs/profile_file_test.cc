@@ -89,7 +89,7 @@ TEST(ProfileFile, UnknownFieldsAreIgnored) {
   expect_same(profile_from_json(json.dump(), "f"), sample());
 }
 
-// The file after a change.
+// The profile file with a change.
 std::string changed(const std::function<void(Json&)>& change) {
   Json json = Json::parse(to_json(sample()));
   change(json);
@@ -143,9 +143,9 @@ struct Damage {
 
 TEST(ProfileFile, MessagesNameFileAndField) {
   const std::vector<Damage> damages = {
-      {[](Json& json) { json["format"] = "other"; }, "no profile"},
-      {[](Json& json) { json.erase("format"); }, "no profile"},
-      {[](Json& json) { json = Json::array(); }, "no profile"},
+      {[](Json& json) { json["format"] = "other"; }, "not a profile"},
+      {[](Json& json) { json.erase("format"); }, "not a profile"},
+      {[](Json& json) { json = Json::array(); }, "not a profile"},
       {[](Json& json) { json["version"] = 3; }, "version 3, this program reads version 1 to 2"},
       {[](Json& json) { json.erase("version"); }, "version is missing"},
       {[](Json& json) { json["model"] = 5; }, "model is 5, expected a text"},
@@ -180,9 +180,26 @@ TEST(ProfileFile, MessagesNameFileAndField) {
 }
 
 TEST(ProfileFile, ANumberThatNoDoubleHoldsIsRefused) {
-  EXPECT_THAT(
-      [] { profile_from_json(R"({"format": "gpipe profile", "version": 1e999})", "my.json"); },
-      ThrowsMessage<std::invalid_argument>(StartsWith("my.json cannot be read")));
+  const auto expect_named = [](const std::string& before, const std::string& number,
+                               const std::string& field) {
+    std::string text = to_json(sample());
+    const size_t begin = text.find(before);
+    ASSERT_NE(begin, std::string::npos) << before;
+    const size_t value = text.find_first_not_of(" \n", begin + before.size());
+    text.replace(value, text.find_first_of(",\n", value) - value, number);
+    EXPECT_THAT([&] { profile_from_json(text, "my.json"); },
+                ThrowsMessage<std::invalid_argument>(StartsWith(
+                    "my.json: " + field + " is " + number + ", which does not fit in a")))
+        << before;
+  };
+  expect_named("\"version\":", "1e999", "version");
+  expect_named("\"forward\":", "1e999", "layers[0].forward");
+  expect_named("\"weight_gradient\":", "-2e308", "layers[0].weight_gradient");
+  expect_named("\"forward\": 1e-09,\n   \"backward\":", "1e999", "layers[1].backward");
+  expect_named("\"bytes\":", "1e999", "skips[0].bytes");
+  expect_named("\"shared_inputs\": [\n  1,", "1e999", "shared_inputs[1]");
+  EXPECT_THAT([] { profile_from_json("1e999", "my.json"); },
+              ThrowsMessage<std::invalid_argument>(StartsWith("my.json: it is 1e999")));
 }
 
 TEST(ProfileFile, AnyTruncationIsRefused) {

@@ -55,7 +55,7 @@ void check_model(const torch::nn::Sequential& model) {
   TORCH_CHECK_VALUE(!model.is_empty(), "the model is an empty module holder; give a Sequential");
   TORCH_CHECK_VALUE(!model->is_empty(), "the model has no layers, so there is nothing to profile");
   gpipe::internal::check_registered(model);
-  skip::verify_skippables(model);  // and null pointers deeper down
+  skip::verify_skippables(model);  // also finds null pointers deeper down
 }
 
 // "layer 3 ('conv')"
@@ -67,7 +67,7 @@ std::string layer_text(const torch::nn::Sequential& model, size_t layer) {
 // The device of the model and the sample.
 c10::Device device_of(const torch::nn::Sequential& model, const Tensors& sample) {
   std::optional<c10::Device> device;
-  std::string owner;  // of the first tensor
+  std::string owner;  // the layer of the first tensor
   const auto children = model->named_children();
   for (size_t layer = 0; layer < children.size(); ++layer) {
     const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
@@ -112,7 +112,7 @@ int64_t rows_of(const Tensors& sample, int64_t micro_batch_rows,
   return micro_batch_rows == 0 ? rows : micro_batch_rows;
 }
 
-// [piece] its number of layers, for internal::LayerRuns.
+// [piece] The number of layers, for internal::LayerRuns.
 std::vector<int64_t> pieces_of(const torch::nn::Sequential& model,
                                const std::vector<LayerRange>& keep_together) {
   const auto layers = static_cast<int64_t>(model->size());
@@ -137,10 +137,10 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model,
   return pieces;
 }
 
-// A model on its device that is being profiled. When it is destroyed the model is as before.
+// A model that is being profiled, on its device. Its destructor restores the model.
 class Subject {
  public:
-  // Checks everything before anything is changed.
+  // Checks all arguments before it changes anything.
   template <typename Options>  // TimeOptions, SizeOptions or ProfileOptions
   Subject(const torch::nn::Sequential& model, const Tensors& sample, const Options& options,
           int64_t cpu_threads)
@@ -163,7 +163,7 @@ class Subject {
   c10::Device device() const { return device_; }
   const std::vector<int64_t>& pieces() const { return runs_.pieces(); }
 
-  // New tensors, which the first layer may change.
+  // Returns new tensors, which the first layer may change.
   Tensors inputs() const {
     const auto guard = on_device();
     Tensors inputs;
@@ -188,8 +188,8 @@ class Subject {
         backwards);
   }
 
-  // A first pass takes longer, allocates the parameters' gradients, and is where layers make what
-  // they keep for ever.
+  // A first pass takes longer: it allocates the gradients of parameters, and layers make what they
+  // keep permanently.
   void warm_up() {
     run([](const LayerEvent&) {});
   }
@@ -199,7 +199,7 @@ class Subject {
     return runs_.traffic(inputs());
   }
 
-  // [layer] from [piece]: the first layer has it all.
+  // From [piece] to [layer]: the first layer of a piece gets its whole value.
   template <typename T>
   std::vector<T> by_layer(const std::vector<T>& of_pieces) const {
     std::vector<T> result;
@@ -227,7 +227,7 @@ class Subject {
     return device;
   }
 
-  // What is made on meta is made on the current device.
+  // Makes the model's device current: tensors made on meta take the current device.
   c10::OptionalDeviceGuard on_device() const {
     return device_.is_cpu() ? c10::OptionalDeviceGuard() : c10::OptionalDeviceGuard(device_);
   }
@@ -241,10 +241,10 @@ class Subject {
   std::vector<bool> needs_grad_;
   std::function<void()> after_each_layer_;
   std::optional<MetaAutocastScope> autocast_;
-  ModelGuard guard_;  // destroyed first
+  ModelGuard guard_;  // the last member, so that the model is restored first
 };
 
-// [kind][layer] Seconds.
+// Seconds of each layer.
 struct MeasuredTimes {
   std::vector<double> forward;
   std::vector<double> backward;
@@ -270,7 +270,7 @@ MeasuredTimes measure_times(Subject& subject, bool split, double timeout,
       (event.backward ? backward : forward)[event.piece].push_back(
           Seconds(event.time - begin).count());
     });
-    // In turns with whole ones, so that what else the machine does meets both alike.
+    // Split passes alternate with whole ones, so that other load on the machine affects both alike.
     const auto note_halves = [&](const LayerEvent& event) {
       if (event.begin) {
         begin = event.time;
@@ -325,7 +325,7 @@ std::vector<LayerBytes> measure_memory(Subject& subject) {
   return subject.by_layer(bytes);
 }
 
-// [layer] What waits for the second half of a split backward.
+// [layer] The bytes that wait for the weight half of a split backward.
 std::vector<int64_t> measure_waiting(Subject& subject) {
   LayerMemory memory(static_cast<int64_t>(subject.pieces().size()), subject.device());
   {
@@ -349,7 +349,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.itemsize());
 }
 
-// [layer] Each tensor counts at the first layer that has it.
+// [layer] The bytes of parameters and buffers. Each tensor counts at the first layer that has it.
 std::vector<LayerProfile> held(const torch::nn::Sequential& model) {
   std::vector<LayerProfile> layers;
   std::unordered_set<const c10::TensorImpl*> known;
@@ -370,7 +370,7 @@ std::vector<LayerProfile> held(const torch::nn::Sequential& model) {
   return layers;
 }
 
-// A name for people.
+// The device's name, for people.
 std::string name_of(c10::Device device) {
   if (device.is_cpu()) {
     std::ifstream file("/proc/cpuinfo");
@@ -499,7 +499,7 @@ Profile profile(const torch::nn::Sequential& model, const Tensors& sample,
   const LayerRuns::Traffic traffic = subject.traffic();
   size_t layer = 0;
   for (size_t k = 0; k < traffic.outputs.size(); ++k) {
-    layer += subject.pieces()[k];  // the last of the piece hands it on
+    layer += subject.pieces()[k];  // the last layer of the piece gives the output
     result.layers[layer - 1].output = traffic.outputs[k];
   }
   for (const auto& skip : traffic.skips) result.skips.push_back({skip.from, skip.to, skip.bytes});

@@ -1,9 +1,9 @@
-// What profiled layers sum up to, beside the plain model's forward and backward, on one thread.
+// Compares the sum of profiled layers with the plain model's forward and backward, on one thread.
 //
 //   bazel run -c opt //balance/costs:profiler_benchmark
 //
-// `profiled` and `plain` are milliseconds, the least of several taken in turn within one run;
-// `ratio` is the former by the latter; `overhead_us` is their difference for each layer.
+// `profiled` and `plain` are milliseconds, the least of several passes that alternate within one
+// run. `ratio` is profiled / plain. `overhead_us` is their difference for each layer.
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>

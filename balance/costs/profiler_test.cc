@@ -64,7 +64,7 @@ using Function = std::function<Tensor(Tensor)>;
 TimeOptions quick() { return TimeOptions().timeout(1e-9); }
 constexpr int kQuickPasses = 4;
 
-// A model, and what it was when this was made.
+// Checks that a model is as it was when this object was made.
 class Unchanged {
  public:
   explicit Unchanged(const nn::Sequential& model) : model_(model) {
@@ -118,7 +118,7 @@ void sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-// For so many milliseconds.
+// A layer that sleeps for these numbers of milliseconds.
 auto sleeper(int forward, int backward) {
   return testing::sleeper(std::chrono::milliseconds(forward), std::chrono::milliseconds(backward));
 }
@@ -353,7 +353,7 @@ TEST_F(LeavesTheModel, IntegerInputs) {
   profile_all(model, at::arange(6).view({2, 3}));
 }
 
-// A layer that changes a parameter, and then throws in one pass's forward or backward.
+// A layer changes a parameter and then throws in the forward or backward of one pass.
 TEST_F(LeavesTheModel, ALayerThatThrows) {
   for (const bool backward : {false, true}) {
     for (const int bad_pass : {1, 3}) {
@@ -385,7 +385,7 @@ TEST_F(LeavesTheModel, ALayerThatThrows) {
   }
 }
 
-// Keeps `times` times its input's size.
+// A layer that keeps `times` tensors of its input's size.
 auto saver(int times) {
   return layer<Tensor, Tensor>([=](Tensor x) {
     for (int k = 0; k < times; ++k) x = x.tanh();
@@ -446,8 +446,8 @@ TEST(ProfileSizes, AreTheSameOnMeta) {
   for (const Tensor& parameter : on_meta->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-// What a layer keeps under the caller's autocast: its output and a copy of its weight, in the lower
-// type.
+// Under the caller's autocast a layer keeps its output and a copy of its weight, both in the lower
+// precision.
 TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   const auto make = [] {
     return nn::Sequential(nn::Linear(32, 32), nn::Tanh(), nn::Linear(32, 32));
@@ -472,8 +472,8 @@ TEST(ProfileAll, AutocastHoldsOnMetaAsOnTheCpu) {
   }
 }
 
-// The moments of a micro-batch, in double, are there until the mini-batch's end, and the graph
-// keeps what the norm got in the place of its running statistics.
+// The moments of a micro-batch, in double, live until the mini-batch's end. The graph keeps the
+// tensors that the norm gets instead of its running statistics.
 TEST(ProfileAll, DeferredBatchNormsGatherMoments) {
   constexpr int64_t kChannels = 1000;
   nn::Sequential model(nn::Linear(8, kChannels), nn::BatchNorm1d(kChannels), nn::Tanh());
@@ -547,13 +547,13 @@ TEST(ProfileAll, HoldsEverything) {
   EXPECT_EQ(result.skips[0].bytes, kActivation);
 }
 
-// The skip is changed behind it by an in-place layer: no pipeline may be cut between the two.
-// So that Ctrl-C need not wait for a pass, of which the first is before any progress.
+// Ctrl-C must not have to wait for a pass: the first one comes before any progress.
 TEST(ProfileAll, CanBeEndedAfterEachLayer) {
   struct Stop {};
   const nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4));
   for (const int64_t threads : {0, 1}) {
-    // Of the first pass, the measured ones, and that of memory: six ends each.
+    // Ends in the first pass, in the measured passes and in the pass that measures memory. A pass
+    // has six.
     for (const int end : {1, 4, 6, 8}) {
       int calls = 0;
       EXPECT_THROW(
@@ -571,7 +571,7 @@ TEST(ProfileAll, CanBeEndedAfterEachLayer) {
         model, torch::rand({2, 4}),
         ProfileOptions().timeout(1e-3).cpu_threads(threads).progress(count).after_each_layer(
             [&] { ++calls; }));
-    // A pass of whole backwards ends six times, one of split ones nine times.
+    // A pass of whole backwards calls it six times, a pass of split ones nine times.
     EXPECT_EQ(calls, 6 * (passes + 2) + 9 * (passes + 1));
   }
 }
@@ -587,8 +587,8 @@ TEST(ProfileAll, HalvesOfABackwardAreTheLayersOwn) {
     EXPECT_GT(layer.split->input, 0);
     EXPECT_GT(layer.split->weight, 0);
   }
-  // The weights of a linear layer need its input and the gradient of its output. The sample is not
-  // given back.
+  // The weight gradient of a linear layer needs its input and the gradient of its output. The
+  // sample is not freed.
   EXPECT_EQ(measured.layers[0].split->waiting, kActivation);
   EXPECT_EQ(measured.layers[1].split->waiting, 2 * kActivation);
   EXPECT_EQ(measured.layers[2].split->waiting, 0);
@@ -641,7 +641,7 @@ TEST(ProfileAll, LayersThatMustNotBeSeparated) {
 TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
   nn::Sequential model(layer<Tensor, Tensor>([](const Tensor& x) {
                          Tensor y = x.tanh();
-                         (void)at::rand({1000});  // forgotten at once
+                         (void)at::rand({1000});  // freed at once
                          return y;
                        }),
                        layer<Tensor, Tensor>([](const Tensor& x) { return x + 1; }));
@@ -649,7 +649,7 @@ TEST(ProfileAll, WorkspaceIsWhatIsHeldBesideWhatIsKept) {
       profile(model, at::rand({10, 10}).requires_grad_(), ProfileOptions().timeout(1e-9));
   EXPECT_EQ(result.layers[0].kept, 400);
   EXPECT_EQ(result.layers[0].workspace, 4000);
-  // Its output, which nobody keeps. In its backward the loss's gradient, which it hands on, and the
+  // Its output is not kept. Its backward holds the loss's gradient, which it passes on, and the
   // loss itself.
   EXPECT_EQ(result.layers[1].kept, 0);
   EXPECT_THAT(result.layers[1].workspace, AllOf(Ge(400), Lt(500)));

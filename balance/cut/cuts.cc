@@ -10,7 +10,7 @@ namespace {
 
 using Time = __int128;  // below 2^124
 
-// The last place up to which `sums` grow by no more than `most` from `begin` on.
+// Returns the last place up to which `sums` grows by at most `most` from `begin` on.
 size_t last_within(const std::vector<int64_t>& sums, size_t begin, int64_t most) {
   const auto from = sums.begin() + static_cast<std::ptrdiff_t>(begin);
   const auto past = std::partition_point(
@@ -18,7 +18,7 @@ size_t last_within(const std::vector<int64_t>& sums, size_t begin, int64_t most)
   return static_cast<size_t>(past - sums.begin()) - 1;
 }
 
-// The blocks of a problem, none of which may take longer than `most`.
+// The blocks of a problem, with a limit of their time, `most`.
 class Blocks {
  public:
   Blocks(const CutProblem& problem, Time most)
@@ -50,41 +50,40 @@ class Blocks {
     return work + transfer_time(begin, problem_.send[end]);
   }
 
-  // Of a block that begins at `begin` and sends so much.
+  // The time of transfers of a block that begins at `begin` and sends `send`.
   Time transfer_time(size_t begin, int64_t send) const {
     return Time{problem_.transfer_slowness} * (problem_.receive[begin] + send);
   }
 
-  // The least that time() is for a block with that weight and any end that sends `send` or more.
+  // A lower bound of time() for blocks of that weight whose end sends `send` or more.
   Time least_time(size_t j, size_t begin, int64_t weight, int64_t send) const {
     return Time{problem_.slowness[j]} * weight + transfer_time(begin, send);
   }
 
-  // The part of time() that depends on the end alone, which is time() itself but for a constant of
-  // the begin.
+  // The part of time() that depends on the end: time() less a constant that depends on the begin.
   Time time_of_end(size_t j, size_t end) const {
     return Time{problem_.slowness[j]} * problem_.cost[end] +
            Time{problem_.transfer_slowness} * problem_.send[end];
   }
-  // The most that time_of_end() may be for a block that is in time.
+  // The largest time_of_end() of a block whose time() is within the limit.
   Time most_of_end(size_t j, size_t begin) const {
     return most_ + Time{problem_.slowness[j]} * problem_.cost[begin] -
            Time{problem_.transfer_slowness} * problem_.receive[begin];
   }
 
-  // Whether weight and size allow the block. If not, they allow none that contains it.
+  // Whether the block keeps the limits of weight and size. If not, no block that contains it does.
   bool fits(size_t j, size_t begin, size_t end) const {
     return weight(begin, end) <= capacity_[j] &&
            problem_.size[end] - problem_.size[begin] <= problem_.size_limit[j];
   }
 
-  // The last place where a block that begins at `begin` and fits can end; `begin` if there is none.
+  // The last end of a block that begins at `begin` and fits; `begin` if there is none.
   size_t furthest(size_t j, size_t begin) const {
     return std::min(last_within(problem_.cost, begin, capacity_[j]),
                     last_within(problem_.size, begin, problem_.size_limit[j]));
   }
 
-  // Whether the transfers allow a block that fits.
+  // Whether a block that fits also keeps the time limit with its transfers.
   bool in_time(size_t j, size_t begin, size_t end) const {
     return !has_transfers_ || time(j, begin, end) <= most_;
   }
@@ -93,10 +92,10 @@ class Blocks {
   const CutProblem& problem_;
   const bool has_transfers_;
   const Time most_;
-  std::vector<int64_t> capacity_;  // the weight that a block may have
+  std::vector<int64_t> capacity_;  // [block] the largest weight within the time limit
 };
 
-// Some places, all of them from `first` on.
+// A set of places. `flags` covers the places from `first` on.
 struct Places {
   size_t first = 0;
   std::vector<char> flags;
@@ -105,7 +104,7 @@ struct Places {
   size_t end() const { return first + flags.size(); }
   bool has(size_t place) const { return place >= first && place < end() && flags[place - first]; }
 
-  // In ascending order.
+  // Adds a place; places must be added in ascending order.
   void add(size_t place) {
     if (flags.empty()) first = place;
     flags.resize(place - first);
@@ -113,16 +112,16 @@ struct Places {
   }
 };
 
-// The places where block j can end if it begins at one of `begins`. Those from which the later
-// blocks cannot reach the end, be it for want of layers or because what follows costs more than
-// `later` allows, are left out as far as that is easily seen.
+// Returns the places where block j can end if it begins at one of `begins`. Leaves out ends from
+// which the later blocks cannot reach the end, because there are too few layers or because the rest
+// costs more than `later` allows. Only cheap checks are made for this.
 Places reach(const Blocks& blocks, size_t j, const Places& begins, Time later) {
   Places ends;
   const Time needed = blocks.cost(blocks.last_place()) - later;
   const bool is_last = j + 1 == blocks.count();
   const size_t past = blocks.last_place() + 1 - (blocks.count() - 1 - j);
-  // The begins that may be the best for this or a later end, the best at the front: one takes less
-  // time, to any end, than those behind it, and stops fitting before they do.
+  // The begins that may be the best for this or a later end, the best at the front. Compared with
+  // those behind it, a begin takes less time to any end and stops fitting earlier.
   std::vector<size_t> queue;
   size_t front = 0;
   for (size_t end = begins.first + 1; end < past; ++end) {
@@ -145,8 +144,8 @@ Places reach(const Blocks& blocks, size_t j, const Places& begins, Time later) {
   return ends;
 }
 
-// Where each block can begin, and behind them where the last can end; nothing if no cut keeps the
-// limits.
+// Returns where each block can begin, and as the last element where the last block can end. Empty
+// if no cut keeps the limits.
 std::vector<Places> reach_the_end(const Blocks& blocks) {
   std::vector<Time> later(blocks.count());
   for (size_t j = blocks.count() - 1; j > 0; --j) later[j - 1] = later[j] + blocks.capacity(j);
@@ -159,7 +158,7 @@ std::vector<Places> reach_the_end(const Blocks& blocks) {
   return reached;
 }
 
-// What decides between cuts of the same longest time.
+// Decides between cuts of the same longest time.
 struct Unevenness {
   // The sum of weight x time, below 2^186: high * 2^64 + low.
   unsigned __int128 high = 0;
@@ -181,11 +180,11 @@ struct Unevenness {
   }
 };
 
-// Finds, block by block from the last to the first and for each place where the block can begin,
-// the best place to end at.
+// Finds the best end of each block for each place where it can begin, from the last block to the
+// first.
 class MostEven {
  public:
-  // `reached` is reach_the_end(blocks), not empty.
+  // `reached` is reach_the_end(blocks) and must not be empty.
   MostEven(const Blocks& blocks, const std::vector<Places>& reached)
       : blocks_(blocks), reached_(reached), ends_{{blocks.last_place(), {}}} {}
 
@@ -210,13 +209,13 @@ class MostEven {
     uint32_t end;
   };
 
-  // A place, and the best of all ways to cut what lies behind it.
+  // A place, and the unevenness of the best way to cut everything behind it.
   struct Way {
     size_t place;
     Unevenness unevenness;
   };
 
-  // A place where the block can begin, and which of ends_ (one at least) fit.
+  // A place where the block can begin, and the range of ends_ that fit (at least one).
   struct Begin {
     size_t place;
     size_t first;
@@ -231,7 +230,7 @@ class MostEven {
     find_begins(j);
     if (blocks_.has_transfers()) {
       bound_groups(j);
-      size_t guess = 0;  // neighbours mostly have the same best end
+      size_t guess = 0;  // neighboring begins mostly have the same best end
       for (Begin& begin : begins_) guess = search_end(j, &begin, guess);
     } else if (!begins_.empty()) {
       choose_ends(j, 0, begins_.size(), 0, ends_.size() - 1);
@@ -261,8 +260,8 @@ class MostEven {
     }
   }
 
-  // For the begins from `from` to before `to`, whose best ends lie from `first` to `last`. Without
-  // transfers a later begin has no earlier best end, so each one found halves the search for the
+  // Chooses the ends of the begins in [from, to), whose best ends lie in [first, last]. Without
+  // transfers a later begin never has an earlier best end. So each result halves the search for the
   // begins before and behind it.
   void choose_ends(size_t j, size_t from, size_t to, size_t first, size_t last) {
     const size_t middle = from + (to - from) / 2;
@@ -272,16 +271,17 @@ class MostEven {
     if (middle + 1 < to) choose_ends(j, middle + 1, to, begin.chosen, last);
   }
 
-  // With transfers nothing is monotonous. But the ends of a group, of 2^level neighbours, cannot be
-  // better than a bound: their least weight, their least transfer and the best of the ways behind
-  // them, as if one of them had it all. A group that is no better than what is known already is
+  // With transfers, ends are not monotonic. But no end in a group of 2^level neighboring ends is
+  // better than a bound: the group's smallest weight, its smallest transfer and the best way behind
+  // it, as if one end had all three. A group whose bound is not better than the best known end is
   // left out.
   struct Group {
-    int64_t send;       // the least
-    Time time_of_end;   // the least, as Blocks has it
-    Unevenness behind;  // the least; its squared_layers is the least by itself
+    int64_t send;       // the smallest of the group
+    Time time_of_end;   // the smallest Blocks::time_of_end()
+    Unevenness behind;  // the smallest; squared_layers is the smallest on its own
   };
-  static constexpr size_t kLowest = 3;  // below, ends are compared one by one
+  // smaller groups are not bounded: their ends are compared one by one
+  static constexpr size_t kLowest = 3;
 
   void bound_groups(size_t j) {
     groups_.clear();
@@ -313,7 +313,8 @@ class MostEven {
     return both;
   }
 
-  // What choose_end() finds from begin->first to begin->last. Returns what was chosen, or `guess`.
+  // Chooses the same as choose_end() for begin->first to begin->last. Returns the chosen end, or
+  // `guess` if there is none.
   size_t search_end(size_t j, Begin* begin, size_t guess) const {
     const size_t likely = std::min(std::max(guess, begin->first), begin->last);
     consider(j, begin, likely);
@@ -347,7 +348,7 @@ class MostEven {
     }
   }
 
-  // Takes end k if it is better than what is chosen, or as good and before it.
+  // Chooses end k if it is better than the chosen end, or as good and before it.
   void consider(size_t j, Begin* begin, size_t k) const {
     const size_t end = ends_[k].place;
     if (!blocks_.in_time(j, begin->place, end)) return;
@@ -362,23 +363,23 @@ class MostEven {
     begin->unevenness = unevenness;
   }
 
-  // The first of the best from `first` to `last`.
+  // Chooses the first of the best ends from `first` to `last`.
   void choose_end(size_t j, Begin* begin, size_t first, size_t last) const {
     for (size_t k = first; k <= last; ++k) consider(j, begin, k);
   }
 
   const Blocks& blocks_;
   const std::vector<Places>& reached_;
-  std::vector<Way> ends_;                   // where the block can end, in ascending order
-  std::vector<Begin> begins_;               // where it can begin, likewise
-  std::vector<std::vector<Group>> groups_;  // [level][number] of ends_, with transfers only
+  std::vector<Way> ends_;                   // ends of the block, ascending
+  std::vector<Begin> begins_;               // begins of the block, ascending
+  std::vector<std::vector<Group>> groups_;  // [level][number] groups of ends_, only with transfers
 };
 
 int64_t largest(const std::vector<int64_t>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-// A time that every cut keeps.
+// A time limit that every cut keeps.
 Time enough_time(const CutProblem& problem) {
   return Time{largest(problem.slowness)} * problem.cost.back() +
          Time{problem.transfer_slowness} * (largest(problem.receive) + largest(problem.send));
@@ -388,8 +389,8 @@ bool possible(const CutProblem& problem, Time most) {
   return !reach_the_end(Blocks(problem, most)).empty();
 }
 
-// What possible() would be if transfers took no time and blocks might be empty: much quicker, and
-// never false where possible() is true.
+// possible() without transfer times and with empty blocks allowed: much quicker, and never false if
+// possible() is true.
 bool nearly_possible(const CutProblem& problem, Time most) {
   const Blocks blocks(problem, most);
   size_t place = 0;
@@ -397,7 +398,8 @@ bool nearly_possible(const CutProblem& problem, Time most) {
   return place == blocks.last_place();
 }
 
-// The least time in (none, some] that is possible, if `some` is and `none` is not.
+// Returns the smallest possible time in (none, some]; `some` must be possible and `none`
+// impossible.
 template <typename Possible>
 Time least_time(Time none, Time some, Possible possible) {
   while (none + 1 < some) {
@@ -412,7 +414,7 @@ Time least_time(Time none, Time some, Possible possible) {
 std::optional<std::vector<int64_t>> best_cuts(const CutProblem& problem) {
   const Time enough = enough_time(problem);
   if (!possible(problem, enough)) return std::nullopt;
-  // Most often the quick search has the answer.
+  // Most often the quick search already has the answer.
   const Time least =
       least_time(-1, enough, [&](Time most) { return nearly_possible(problem, most); });
   Time most = least;

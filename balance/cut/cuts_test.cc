@@ -12,7 +12,8 @@
 
 #include "gpipe/testing/seed.h"
 
-// Is there where //balance/cut:cuts is instrumented. NOLINTNEXTLINE(bugprone-reserved-identifier)
+// Present if //balance/cut:cuts is built with AddressSanitizer.
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" void __asan_init() __attribute__((weak));
 
 namespace gpipe::balance::internal {
@@ -41,15 +42,16 @@ TEST(BestCuts, EndsWithTheLastPlace) {
   EXPECT_EQ(best_cuts(make({1}, 1)), (Places{1}));
 }
 
-// 4, 4, 1. One more would allow 2, 2, 5, as even by weight and more so by layers.
+// The best blocks are 4, 4, 1. A limit of 5 would allow 2, 2, 5, which is as even by weight and
+// more even by layers.
 TEST(BestCuts, TheLongestTimeIsTheLeastToTheLastUnit) {
   EXPECT_EQ(best_cuts(make({0, 2, 2, 4, 1}, 3)), (Places{3, 4, 5}));
 }
 
-// The heaviest block is given; all that decides are the last bits of sums of 186.
+// The heaviest block is the same in all cuts; only the last bits of 186-bit sums differ.
 TEST(BestCuts, ComparesAllBitsOfTheUnevenness) {
   const int64_t large = kMost / 4;
-  // 2 + 3 behind the first block, not 4 + 1, though that would share the layers more evenly.
+  // The best cut has 2 + 3 behind the first block. 4 + 1 would share the layers more evenly.
   CutProblem problem = make({large, 2, 2, 0, 0, 0, 1}, 3);
   problem.slowness.assign(3, kMost);
   EXPECT_EQ(best_cuts(problem), (Places{1, 2, 7}));
@@ -58,7 +60,7 @@ TEST(BestCuts, ComparesAllBitsOfTheUnevenness) {
   EXPECT_EQ(best_cuts(problem), (Places{1, 6, 7}));
 }
 
-// Weights and slowness as large as they may be: a sum that wrapped would look small.
+// Weights and slowness are as large as allowed: a sum that wraps would look small.
 TEST(BestCuts, TheLargestNumbersDoNotWrap) {
   const int64_t eighth = kMost / 8;
   CutProblem problem = make(std::vector<int64_t>(8, eighth), 4);
@@ -74,8 +76,8 @@ TEST(BestCuts, TheLargestNumbersDoNotWrap) {
   EXPECT_EQ(best_cuts(problem), (Places{3, 4, 5, 8}));
 }
 
-// Tries each end for each begin, as best_cuts() did before it left out groups of ends: with small
-// numbers, which need no wide sums.
+// Tries each end for each begin, without leaving out groups of ends. Its numbers are small, so it
+// needs no wide sums.
 std::optional<Places> try_all(const CutProblem& problem) {
   const size_t last = problem.cost.size() - 1;
   const size_t blocks = problem.slowness.size();
@@ -88,7 +90,7 @@ std::optional<Places> try_all(const CutProblem& problem) {
     return problem.size[e] - problem.size[b] <= problem.size_limit[j];
   };
   constexpr int64_t kNever = int64_t{1} << 60;
-  // [place] the least longest time of what lies behind it, block by block from the last one.
+  // [place] The smallest longest time of the blocks behind it, for each block from the last one on.
   std::vector<int64_t> longest(last + 1, kNever);
   longest[last] = 0;
   for (size_t j = blocks; j-- > 0;) {
@@ -145,7 +147,8 @@ TEST(BestCuts, WithTransfersAreThoseOfTryingEveryEnd) {
       problem.cost.push_back(problem.cost.back() + (draw(3) == 0 ? 0 : draw(heavy + 1)));
       problem.size.push_back(problem.size.back() + draw(4));
     }
-    // One layer heavier than the rest together lets every block be anywhere.
+    // Sometimes one layer is heavier than all others together, so that every other block can be
+    // anywhere.
     if (draw(3) == 0) problem.cost.back() += problem.cost.back();
     problem.send.assign(layers + 1, 0);
     problem.receive.assign(layers + 1, 0);
@@ -186,7 +189,7 @@ TEST(BestCuts, OfThousandsOfLayersWithTransfersAreFoundAtOnce) {
   std::cout << seconds << " s of processor time\n";
 #ifdef NDEBUG
   if (!__asan_init) {
-    EXPECT_LT(seconds, 2.0);  // 0.5 on a core of 2.6 GHz; 4.3 where all ends are tried
+    EXPECT_LT(seconds, 2.0);  // 0.5 s on a core of 2.6 GHz; 4.3 s if all ends are tried
   }
 #endif
 }

@@ -7,7 +7,7 @@ namespace gpipe::balance::internal {
 namespace {
 
 constexpr int kBits = 62;
-// More than what adding up to 2^30 values in double can round away, and all rounding to units.
+// Covers the rounding of a sum of 2^30 doubles and the rounding of all values to units.
 constexpr double kMargin = 0x1p-20;
 
 }  // namespace
@@ -17,7 +17,7 @@ Grid::Grid(const std::vector<double>& values) {
   if (largest <= 0.0) return;
   int exponent = 0;
   std::frexp(largest, &exponent);
-  double sum = 0.0;  // in 2^exponent, lest it overflow
+  double sum = 0.0;  // in units of 2^exponent, so that it cannot overflow
   for (double value : values) sum += std::ldexp(value, -exponent);
   int sum_exponent = 0;
   std::frexp(sum + sum * kMargin, &sum_exponent);
@@ -25,7 +25,7 @@ Grid::Grid(const std::vector<double>& values) {
 }
 
 int64_t Grid::units(double value) const {
-  // Not llrint, which would ask for the rounding mode.
+  // llrint() would depend on the rounding mode.
   return std::llround(std::ldexp(value, shift_));
 }
 

@@ -1,4 +1,4 @@
-// grid: numbers as multiples of one unit, so that sums of them are exact.
+// grid: expresses numbers as multiples of one unit, so that their sums are exact.
 //
 // Internal to //balance.
 #ifndef BALANCE_CUT_GRID_H_
@@ -9,19 +9,19 @@
 
 namespace gpipe::balance::internal {
 
-// The unit is a power of two, so small that the values sum to 2^60 units or more, but less than
-// 2^62. So whole numbers that sum to at most 2^60 are exact, and scaling all values by a power of
-// two leaves their units as they are.
+// The unit is a power of two such that the values sum to at least 2^60 and less than 2^62 units. So
+// whole numbers that sum to at most 2^60 are exact, and scaling all values by a power of two does
+// not change their units.
 class Grid {
  public:
-  // `values` are finite and at least 0.
+  // Requirements: `values` are finite and at least 0.
   explicit Grid(const std::vector<double>& values);
 
-  // Of one of the values, to the nearest unit, halves upwards.
+  // Returns one of the values in units, rounded to the nearest unit, halves upwards.
   int64_t units(double value) const;
 
  private:
-  int shift_ = 0;  // value * 2^shift_ is in units
+  int shift_ = 0;  // value * 2^shift_ is a number of units
 };
 
 }  // namespace gpipe::balance::internal

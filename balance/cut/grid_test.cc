@@ -57,7 +57,7 @@ TEST(Grid, TheSumIsJustBelowTheBound) {
     EXPECT_LT(total, kBound);
     EXPECT_GE(total, kBound / 4);
   }
-  // Whatever rounding does to the sum.
+  // The bound holds whatever rounding does to the sum.
   EXPECT_LT(sum(units(std::vector<double>(1 << 20, std::nextafter(1.0, 0.0)))), kBound);
   EXPECT_LT(sum(units({std::nextafter(1.0, 0.0)})), kBound);
 }
@@ -69,8 +69,8 @@ TEST(Grid, UnitsAreTheNearest) {
     const std::vector<int64_t> result = units(values);
     const double largest = *std::max_element(values.begin(), values.end());
     const size_t largest_index = std::max_element(values.begin(), values.end()) - values.begin();
-    // The largest of 20 has at least 55 bits, more than a double: its units are exact, and tell the
-    // size of one.
+    // The largest of the 20 values has at least 55 bits, more than a double. So its units are exact
+    // and give the size of one unit.
     const long double unit = static_cast<long double>(largest) / result[largest_index];
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_LE(std::abs(values[i] / unit - static_cast<long double>(result[i])), 0.5L);
@@ -79,7 +79,7 @@ TEST(Grid, UnitsAreTheNearest) {
 }
 
 TEST(Grid, HalvesAreRoundedUpwards) {
-  // 2^60 + 1 units of 1/4; the rest of 1/8 and 3/8 of one are a half and one and a half.
+  // 2^60 + 1 units of 1/4: the values 1/8 and 3/8 are half a unit and one and a half.
   const std::vector<int64_t> result = units({0x1p59, 0x1p-3, 0x3p-3, 0x1p-4});
   EXPECT_EQ(result, (std::vector<int64_t>{int64_t{1} << 61, 1, 2, 0}));
 }

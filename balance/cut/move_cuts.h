@@ -1,6 +1,6 @@
-// move_cuts: a search among the cuts next to a cut, and next to each better one.
+// move_cuts: a local search that starts from a cut and moves to better neighboring cuts.
 //
-// It knows nothing of what makes a cut better, and no LibTorch. Internal to //balance and
+// The caller decides what makes a cut better. Needs no LibTorch. Internal to //balance and
 // //diagnose.
 #ifndef BALANCE_CUT_MOVE_CUTS_H_
 #define BALANCE_CUT_MOVE_CUTS_H_
@@ -14,27 +14,27 @@
 namespace gpipe::balance {
 
 struct CutMoves {
-  // By how many layers a cut is moved at first; by half as many where no move was better, down to
-  // one.
+  // The number of layers by which a cut is moved at first. It is halved, down to one, whenever no
+  // move was better.
   int64_t distance = 1;
-  // Whether a cut is also moved together with the one behind it: then a partition moves as a whole.
+  // Whether a cut is also moved together with the next one, which moves a partition as a whole.
   bool partitions = true;
-  // Whether the balance, which the pieces allow, is better than the best so far. If so, the search
-  // goes on from there.
+  // Whether a balance, which the pieces allow, is better than the best so far. If so, the search
+  // continues from it.
   std::function<bool(const std::vector<int64_t>& balance)> is_better;
-  // Asked before each cut is moved; false ends the search.
+  // Called before each cut is moved; false ends the search.
   std::function<bool()> goes_on;
-  // Called before the moves of each distance, to change something else than cuts; whether something
-  // became better. Empty: nothing else may change.
+  // Called before the moves of each distance. May change something other than cuts, and returns
+  // whether that was an improvement. Null: nothing else changes.
   std::function<bool()> change_others = nullptr;
 };
 
-// The best balance that was found, `balance` if none was better.
+// Returns the best balance that was found; `balance` itself if none was better.
 std::vector<int64_t> move_cuts(std::vector<int64_t> balance, const Pieces& pieces,
                                const CutMoves& moves);
 
-// A first distance for `layers` layers in `partitions`: an eighth of a partition or a little more,
-// and 16 at most.
+// Returns a first distance for `layers` layers in `partitions` partitions: about an eighth of a
+// partition, at most 16.
 int64_t first_distance(int64_t layers, int64_t partitions);
 
 }  // namespace gpipe::balance

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 
 using Balance = std::vector<int64_t>;
 
-// A search for the balance that is least far from `wanted`.
+// A search for the balance that is nearest to `wanted`.
 CutMoves towards(const Balance& wanted, const Balance& from, int64_t distance) {
   const auto far = [wanted](const Balance& balance) {
     int64_t sum = 0;
@@ -43,7 +43,7 @@ TEST(MoveCuts, PiecesAreNotCut) {
               ElementsAre(2, 4));
 }
 
-// The middle one neither grows nor shrinks on the way.
+// The middle partition keeps its size on the way.
 TEST(MoveCuts, APartitionMovesAsAWhole) {
   const Balance from = {1, 4, 5};
   CutMoves moves = towards({5, 4, 1}, from, 1);
@@ -62,7 +62,7 @@ TEST(MoveCuts, OtherChangesComeBeforeTheMovesOfEachDistance) {
   int calls = 0;
   moves.change_others = [&] { return ++calls == 1; };
   move_cuts(from, Pieces(8, {}, ""), moves);
-  EXPECT_EQ(calls, 3);  // by 2 layers, again as the first call was better, by 1
+  EXPECT_EQ(calls, 3);  // by 2 layers, by 2 again as the first move was better, by 1
 }
 
 TEST(MoveCuts, ASearchEndsWhereItDoesNotGoOn) {

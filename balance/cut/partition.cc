@@ -96,12 +96,12 @@ void check(const std::vector<double>& costs, int64_t partitions, const Partition
   for (const auto& [name, list] : {std::pair{"send_costs", &options.send_costs},
                                    std::pair{"receive_costs", &options.receive_costs}}) {
     if (list->empty()) continue;
-    check_length(name, *list, layers - 1, "one for each pair of neighbouring layers");
+    check_length(name, *list, layers - 1, "one for each pair of neighboring layers");
     check_costs(name, *list);
   }
 }
 
-// The sum of all values before each place.
+// Returns the sum of all values before each place.
 std::vector<int64_t> sums(const std::vector<int64_t>& places, const std::vector<int64_t>& values) {
   std::vector<int64_t> result;
   result.reserve(places.size());
@@ -121,7 +121,7 @@ std::vector<int64_t> units(const Grid& grid, const std::vector<double>& values) 
   return result;
 }
 
-// What a cut costs at each place, nothing at both ends. `values` may be empty.
+// Returns the cost of a cut at each place, 0 at both ends. `values` may be empty.
 std::vector<int64_t> cut_costs(const std::vector<int64_t>& places,
                                const std::vector<int64_t>& values) {
   std::vector<int64_t> result(places.size());
@@ -153,7 +153,7 @@ CutProblem make_problem(const std::vector<double>& costs, int64_t partitions,
   problem.slowness.assign(blocks, 1);
   if (!options.slowness.empty()) {
     double largest = *std::max_element(options.slowness.begin(), options.slowness.end());
-    // Transfers take their time at slowness 1. Without them only ratios count.
+    // Transfers take their time at slowness 1. Without transfers only ratios matter.
     if (has_transfers) largest = std::max(largest, 1.0);
     const Grid slowness({largest});
     for (size_t j = 0; j < blocks; ++j) {
@@ -173,7 +173,7 @@ std::string layers_text(int64_t first, int64_t past) {
   return "layers " + text(first) + " to " + text(past - 1) + ", which must stay together, need ";
 }
 
-// What no cut can keep, the plainest reason first.
+// Throws with the plainest reason why no cut keeps the size limits.
 [[noreturn]] void fail_for_size(const CutProblem& problem) {
   std::string why;
   size_t largest = 0;

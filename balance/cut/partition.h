@@ -1,12 +1,12 @@
-// partition: which layers go into which partition, exactly, given what each layer costs.
+// partition: finds exactly which layers go into which partition for given costs of the layers.
 //
-// It knows no LibTorch and measures nothing.
+// Needs no LibTorch and measures nothing.
 //
-// Numbers. Costs are taken as whole multiples of a unit, a power of two so small that all of them
-// sum to 2^60 units or more, but less than 2^62; what is no multiple is rounded to the nearest. (So
-// whole numbers that sum to at most 2^60 are exact.) Everything after that is exact, too: the
-// answer depends neither on the machine nor on an order of additions, and scaling all costs by a
-// power of two does not change it. docs/design/balance.md says how and why.
+// Numbers: costs are taken as multiples of a unit, a power of two such that all costs sum to at
+// least 2^60 and less than 2^62 units. Other values are rounded to the nearest unit. (So whole
+// numbers that sum to at most 2^60 are exact.) Everything after that is exact: the answer depends
+// neither on the machine nor on an order of additions, and scaling all costs by a power of two does
+// not change it. docs/design/balance.md says how and why.
 #ifndef BALANCE_CUT_PARTITION_H_
 #define BALANCE_CUT_PARTITION_H_
 
@@ -21,33 +21,34 @@ struct LayerRange {
   int64_t last;
 };
 
-// Each list is empty if it does not matter.
+// An empty list means that the option is not used.
 struct PartitionOptions {
-  // By partition: how long it takes for a cost of 1, so 2 for a device half as fast as the one on
-  // which costs were measured. Above 0; taken to 2^-62 of the largest. Default: 1 for all.
+  // [partition] How long the partition takes for a cost of 1: 2 for a device half as fast as the
+  // one on which the costs were measured. Above 0; rounded to 2^-62 of the largest. Default: 1 for
+  // all.
   std::vector<double> slowness;
 
-  // By layer, in any unit, say bytes: what it needs of its partition's limit. At least 0, with a
-  // sum below 2^63. Default: no limits.
+  // [layer] How much the layer needs of its partition's limit, in any unit, for example bytes. At
+  // least 0, with a sum below 2^63. Default: no limits.
   std::vector<int64_t> sizes;
-  // By partition: the most that its layers' sizes may sum to. Comes with `sizes`.
+  // [partition] The limit of the sum of its layers' sizes. Required with `sizes`.
   std::vector<int64_t> size_limits;
 
-  // Layers of which no two neighbours may be separated. Ranges may overlap.
+  // Ranges of layers that must not be separated. Ranges may overlap.
   std::vector<LayerRange> keep_together;
 
-  // By cut, the one between layers i and i + 1 at i: the time that it costs the partition before it
-  // (`send_costs`) and the one behind it (`receive_costs`), whatever their slowness. In the unit of
-  // the costs. Default: 0 for all.
+  // [i] The time that a cut between layers i and i + 1 costs the partition before it (`send_costs`)
+  // and the one behind it (`receive_costs`), independent of their slowness. In the unit of the
+  // costs. Default: 0 for all.
   std::vector<double> send_costs;
   std::vector<double> receive_costs;
 };
 
-// Cuts the layers, of which layer i costs `costs[i]`, into consecutive partitions of at least one
-// layer each. Returns how many layers each has: the `balance` of GPipeOptions.
+// Cuts the layers into consecutive partitions of at least one layer each, if layer i costs
+// `costs[i]`. Returns the number of layers of each: the `balance` of GPipeOptions.
 //
-// A partition's weight is the sum of its costs, its time is slowness x weight + what its cuts cost
-// it. Of all cuts that the options allow it is the one with
+// A partition's weight is the sum of its layers' costs. Its time is slowness x weight + the costs
+// of its cuts. Of all cuts that the options allow, the result has
 //   1. the least longest time;
 //   2. then the least sum of weight x time: without options, of squared weights;
 //   3. then the least sum of squared numbers of layers;

@@ -1,11 +1,11 @@
-// What an exact partition costs.
+// Measures the time of an exact partition.
 //
 //   bazel run -c opt //balance/cut:partition_benchmark
 //
-// BM_Partition: a thousand layers into 64 partitions, by kind of list and options. BM_Textbook has
-// partition() and the dynamic program that one would write first in turns, so that a busy machine
-// slows both; that one finds the least heaviest block, without ties or options, in double.
-// `speedup` is the median of their ratios. BM_Size: how the time grows.
+// BM_Partition cuts a thousand layers into 64 partitions, for several kinds of lists and options.
+// BM_Textbook alternates partition() and a textbook dynamic program, so that a busy machine slows
+// both. The textbook program finds the smallest heaviest block in double, without ties or options.
+// `speedup` is the median of the ratios textbook / partition(). BM_Size shows how the time grows.
 
 #include <benchmark/benchmark.h>
 
@@ -49,14 +49,14 @@ std::vector<Kind> kinds() {
          std::iota(costs.begin(), costs.end(), 1.0);
          return costs;
        }},
-      // The least heaviest block is this layer, and decides nothing about the others.
+      // The heaviest block is this layer in every cut, so it decides nothing about the others.
       {"one_heavy",
        [](size_t layers) {
          Costs costs = random_costs(layers);
          costs[layers / 2] = 1e6;
          return costs;
        }},
-      // One more than there are partitions, so every probe has room to spare.
+      // One heavy layer more than there are partitions, so every probe has room to spare.
       {"heavy_and_zeros",
        [](size_t layers) {
          Costs costs(layers, 0.0);

@@ -28,7 +28,7 @@ using testing::TorchgpipesAnswer;
 using Balance = std::vector<int64_t>;
 using Costs = std::vector<double>;
 
-// --- What partition() promises, by trying every cut
+// --- The promises of partition(), checked by trying every cut
 
 // Costs, slowness and cut costs in tests are multiples of 2^-20 below 2^20, so these are exact.
 constexpr double kScale = 0x1p20;
@@ -40,7 +40,7 @@ Whole whole(double value) {
   return static_cast<Whole>(scaled);
 }
 
-// What is compared of a cut, in the order of the header. The last is the cut itself.
+// The criteria that compare cuts, in the order of partition.h. The last one is the cut itself.
 struct Rank {
   Whole longest = 0;
   Whole unevenness = 0;
@@ -53,7 +53,7 @@ struct Rank {
   }
 };
 
-// Nothing if the options forbid the cut.
+// None if the options forbid the cut.
 std::optional<Rank> rank(const Costs& costs, const Balance& balance,
                          const PartitionOptions& options) {
   Rank result;
@@ -86,7 +86,7 @@ std::optional<Rank> rank(const Costs& costs, const Balance& balance,
   return result;
 }
 
-// Calls `visit` with every way to write `layers` as a sum of `partitions`.
+// Calls `visit` for every way to write `layers` as a sum of `partitions` numbers.
 void for_each_balance(int64_t layers, int64_t partitions,
                       const std::function<void(const Balance&)>& visit) {
   Balance balance;
@@ -107,7 +107,7 @@ void for_each_balance(int64_t layers, int64_t partitions,
   extend(layers);
 }
 
-// Empty if the options allow no cut.
+// Empty if no cut keeps the options.
 Balance brute_force(const Costs& costs, int64_t partitions, const PartitionOptions& options = {}) {
   std::optional<Rank> best;
   for_each_balance(static_cast<int64_t>(costs.size()), partitions, [&](const Balance& balance) {
@@ -221,7 +221,7 @@ std::string list_text(const std::vector<T>& values) {
   return ::testing::PrintToString(values);
 }
 
-// The call, to be repeated by hand.
+// The call as text, so that a failed case can be repeated by hand.
 std::string text(const Costs& costs, int64_t partitions, const PartitionOptions& options = {}) {
   std::string ranges;
   for (const LayerRange& range : options.keep_together) {
@@ -279,7 +279,7 @@ TEST(Partition, WithoutCostsTheLayersAreSharedEvenlyAndEarlyPartitionsHaveFewer)
 }
 
 TEST(Partition, WhatTheHeaviestLayerLeavesIsSharedEvenly) {
-  // Any cut behind the first layer is as good by the heaviest block.
+  // Every cut behind the first layer has the same heaviest block.
   EXPECT_EQ(partition({100, 1, 1, 1, 1, 1, 1}, 4), (Balance{1, 2, 2, 2}));
   EXPECT_EQ(partition({1, 1, 1, 1, 1, 1, 100}, 4), (Balance{2, 2, 2, 1}));
   EXPECT_EQ(partition({1, 1, 1, 100, 1, 1, 1}, 5), (Balance{1, 2, 1, 1, 2}));
@@ -292,7 +292,7 @@ TEST(Partition, EvennessIsThatOfWeightsBeforeThatOfLayers) {
 
 // --- Exactness
 
-// A suite of its own for each option and for all of them; the lists differ by kind.
+// One suite for each option and one for all options; the lists differ by kind.
 class BruteForceTest : public ::testing::TestWithParam<std::vector<Option>> {};
 
 TEST_P(BruteForceTest, FindsTheSameCut) {
@@ -301,7 +301,7 @@ TEST_P(BruteForceTest, FindsTheSameCut) {
   int impossible = 0;
   for (const Kind& kind : kinds()) {
     for (int k = 0; k < 60; ++k) {
-      // Now and then a long list: each layer more doubles the number of cuts.
+      // Sometimes a long list: each layer more doubles the number of cuts.
       const size_t layers = draw<size_t>(1, k % 20 == 0 ? 14 : 9, random);
       const Costs costs = random_costs(kind, layers, random);
       for (int64_t partitions = 1; partitions <= static_cast<int64_t>(layers); ++partitions) {
@@ -347,8 +347,8 @@ INSTANTIATE_TEST_SUITE_P(Options, BruteForceTest,
                                            std::vector(kOptions.begin(), kOptions.end())),
                          options_name);
 
-// Far more lists than fit above, with the least heaviest block only, found in another way: for each
-// number of blocks, the best heaviest block of each prefix.
+// Covers many more lists than brute force can. Only the smallest heaviest block is computed, by
+// dynamic programming: the best heaviest block of each prefix for each number of blocks.
 double least_heaviest(const Costs& costs, int64_t partitions) {
   const size_t layers = costs.size();
   std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());
@@ -394,14 +394,14 @@ TEST(Partition, DoublesAreBalancedToTheirLastBits) {
   }
 }
 
-// Sums in double, one after the other, would take these blocks for equally heavy.
+// Sequential sums in double would make these blocks equally heavy.
 TEST(Partition, ASmallCostCountsBesideALargeOne) {
   EXPECT_EQ(partition({0x1p53, 1, 0x1p53}, 2), (Balance{1, 2}));
   EXPECT_EQ(partition({0x1p53 + 2, 1, 0x1p53}, 2), (Balance{1, 2}));
   EXPECT_EQ(partition({0x1p53, 1, 0x1p53 + 2}, 2), (Balance{2, 1}));
 }
 
-// --- Lists at which torchgpipe's own partitioner fails
+// --- Lists for which torchgpipe's own partitioner fails
 
 TEST(WhereTorchgpipeFails, KnownLists) {
   const auto blocks = [](const Costs& costs, int64_t partitions) {
@@ -510,7 +510,7 @@ TEST(Properties, TheMirrorImageIsAsGood) {
   }
 }
 
-// Options that restrict nothing take other ways through the search.
+// Options that restrict nothing use other paths of the search.
 TEST(Properties, OptionsWithoutEffectChangeNothing) {
   std::mt19937_64 random = testing::test_random();
   for (int k = 0; k < 300; ++k) {
@@ -540,7 +540,7 @@ TEST(Magnitudes, NothingOverflows) {
   EXPECT_EQ(partition(Costs(9, kMin), 3), (Balance{3, 3, 3}));
   EXPECT_EQ(partition({kMin, 2 * kMin, 3 * kMin}, 2), (Balance{2, 1}));
   EXPECT_EQ(partition({1e300, 1e-300, 1e300, 1e-300}, 2), (Balance{2, 2}));
-  // The small ones are less than half a unit, so there are just layers to share.
+  // The small ones are less than half a unit, so only the numbers of layers count.
   EXPECT_EQ(partition({1e-300, 1e-300, 1e-300, 1e300}, 2), (Balance{2, 2}));
   EXPECT_EQ(partition({0.0, -0.0, 1.0, 2.0}, 2), (Balance{3, 1}));
 
@@ -571,12 +571,12 @@ TEST(Options, ASlowPartitionGetsLess) {
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{3, 6}));
   options.slowness = {1, 2};
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{6, 3}));
-  // Only ratios count.
+  // Only ratios matter.
   options.slowness = {1e-200, 2e-200};
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{6, 3}));
 }
 
-// The first two may have any share of the fifteen that the last one's time allows.
+// The last partition's time allows the first two any share of fifteen layers.
 TEST(Options, EvennessUnderSlownessIsThatOfTimes) {
   PartitionOptions options;
   options.slowness = {1, 2, 1};
@@ -592,7 +592,8 @@ TEST(Options, APartitionKeepsItsSizeLimit) {
   EXPECT_EQ(partition(Costs(6, 1.0), 2, options), (Balance{2, 4}));
 }
 
-// Not every layer fits every partition, so where one can end is no interval.
+// Not every layer fits into every partition, so the possible ends of a partition are not an
+// interval.
 TEST(Options, ALayerMayFitOnlyOnePartition) {
   PartitionOptions options;
   options.sizes = {1, 1, 10, 1};
@@ -620,7 +621,7 @@ TEST(Options, AnExpensiveCutIsAvoided) {
   EXPECT_EQ(partition(Costs(6, 1.0), 2, options), (Balance{4, 2}));
 }
 
-// A transfer takes its time on a slow device, too, but not the more.
+// A transfer also takes time on a slow device, but not more than on a fast one.
 TEST(Options, CutsCostTheSameWhateverTheSlowness) {
   PartitionOptions options;
   options.slowness = {4, 1};
@@ -629,7 +630,7 @@ TEST(Options, CutsCostTheSameWhateverTheSlowness) {
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));
   options.send_costs = {6, 1};
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{2, 1}));
-  // Also where all devices are far faster than the one that costs were measured on.
+  // The same if all devices are far faster than the one on which the costs were measured.
   options.slowness = {0x4p-20, 0x1p-20};
   options.send_costs = {0x4p-20, 0x1p-20};
   EXPECT_EQ(partition({1, 1, 1}, 2, options), (Balance{1, 2}));

@@ -21,7 +21,7 @@ Pieces::Pieces(int64_t layers, const std::vector<LayerRange>& keep_together,
     : may_cut_(static_cast<size_t>(layers) + 1), places_{0} {
   const std::string wrong = wrong_ranges(layers, keep_together);
   if (!wrong.empty()) throw std::invalid_argument(prefix + wrong);
-  // joined[i]: how many more ranges begin than end between layers i - 1 and i.
+  // joined[i]: ranges that begin less ranges that end between layers i - 1 and i.
   std::vector<int64_t> joined(may_cut_.size());
   for (const LayerRange& range : keep_together) {
     ++joined[static_cast<size_t>(range.first) + 1];

@@ -1,6 +1,6 @@
-// Pieces: where a list of layers may be cut, if some of them must stay together.
+// Pieces: where a list of layers may be cut if some layers must stay together.
 //
-// It knows no LibTorch. Internal to //balance and //diagnose.
+// Needs no LibTorch. Internal to //balance and //diagnose.
 #ifndef BALANCE_CUT_PIECES_H_
 #define BALANCE_CUT_PIECES_H_
 
@@ -12,25 +12,26 @@
 
 namespace gpipe::balance {
 
-// What is wrong with ranges of layers that are to be kept together: "keep_together[1] is layers 4
-// to 2, expected first <= last, both from 0 to 5". Empty: nothing.
+// Describes the first mistake in ranges of layers to keep together: "keep_together[1] is layers 4
+// to 2, expected first <= last, both from 0 to 5". Empty: there is none.
 std::string wrong_ranges(int64_t layers, const std::vector<LayerRange>& keep_together);
 
 class Pieces {
  public:
-  // Ranges may overlap. Throws std::invalid_argument, `prefix` and wrong_ranges(), if it has any.
+  // Ranges may overlap. Throws std::invalid_argument, `prefix` and wrong_ranges(), if the ranges
+  // are wrong.
   Pieces(int64_t layers, const std::vector<LayerRange>& keep_together, const std::string& prefix);
 
-  // How many pieces there are: no cut has more partitions.
+  // The number of pieces: no cut can have more partitions.
   int64_t size() const { return static_cast<int64_t>(places_.size()) - 1; }
 
-  // How many layers lie before each place where a cut may be, 0 and all of them included.
+  // The number of layers before each place where a cut is allowed, including 0 and all of them.
   const std::vector<int64_t>& places() const { return places_; }
 
-  // Whether a cut may be behind the first `layers` layers, 0 to all of them.
+  // Whether a cut is allowed behind the first `layers` layers, 0 to all of them.
   bool may_cut(int64_t layers) const { return may_cut_[static_cast<size_t>(layers)]; }
 
-  // Whether every partition has a layer and no piece is cut. `balance` sums up to all layers.
+  // Whether every partition has a layer and no piece is cut. `balance` must sum up to all layers.
   bool allow(const std::vector<int64_t>& balance) const;
 
  private:

@@ -29,7 +29,7 @@ TEST(Pieces, ABalanceThatCutsOneIsNotAllowed) {
   EXPECT_FALSE(pieces.allow({7, -1}));
 }
 
-// A partition that is moved beyond the last layer leaves one of less than no layers far behind it.
+// A partition that is moved beyond the last layer makes a later one negative.
 TEST(Pieces, ABalanceThatLeavesTheLayersIsNotAllowed) {
   EXPECT_FALSE(Pieces(6, {}, "").allow({1000000, 1, -999995}));
 }

@@ -9,10 +9,10 @@ namespace gpipe::balance {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kUnit = 512;    // blocks are multiples of it
+constexpr int64_t kUnit = 512;    // blocks are multiples of this
 constexpr int64_t kSmall = kMiB;  // the largest block of a small segment
 constexpr int64_t kSmallSegment = 2 * kMiB;
-constexpr int64_t kLarge = 10 * kMiB;  // blocks from here on have segments of their own
+constexpr int64_t kLarge = 10 * kMiB;  // larger blocks have segments of their own
 constexpr int64_t kLargeSegment = 20 * kMiB;
 constexpr int64_t kRoundLarge = 2 * kMiB;
 
@@ -27,7 +27,7 @@ struct CachingAllocator::Block {
   int64_t number = 0;
   bool small = false;
   bool free = false;
-  Block* before = nullptr;  // in the same segment
+  Block* before = nullptr;  // the block before it in the same segment
   Block* after = nullptr;
 };
 
@@ -114,7 +114,7 @@ CachingAllocator::Block* CachingAllocator::allocate(int64_t bytes, int64_t strea
 void CachingAllocator::free(Block* block) {
   allocated_ -= block->bytes;
   Pool& pool = pool_of(*block);
-  // What `other` holds becomes part of `block`.
+  // Merges `other` into `block`.
   const auto absorb = [&](Block* other) {
     pool.erase(key_of(*other));
     block->bytes += other->bytes;

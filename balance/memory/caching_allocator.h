@@ -1,10 +1,10 @@
-// CachingAllocator: what LibTorch's allocator for CUDA would reserve for a sequence of blocks.
+// CachingAllocator: models what LibTorch's CUDA allocator would reserve for a sequence of blocks.
 //
-// The allocator takes segments from the driver, cuts blocks from them and keeps what is given back.
-// So a device holds more than its tensors: the peak that `nvidia-smi` shows, and that published
-// tables give, is of reserved bytes. This is a model of its default settings, as read in the source
-// of LibTorch 2.11 (c10/cuda/CUDACachingAllocator.cpp). Its constants are those of 2019, and still
-// those of 2.15 (its headers, and the numbers in its compiled code):
+// The allocator takes segments from the driver, cuts blocks from them, and keeps blocks that are
+// freed. So a device holds more than its tensors: the peak in `nvidia-smi` and in published tables
+// is that of reserved bytes. The model follows the allocator's default settings in the source of
+// LibTorch 2.11 (c10/cuda/CUDACachingAllocator.cpp). Its constants have been the same from 2019 to
+// 2.15 (by its headers and the numbers in its compiled code):
 //
 // - a block is a multiple of 512 bytes;
 // - blocks of up to 1 MiB come from segments of 2 MiB, those below 10 MiB from segments of 20 MiB,
@@ -12,11 +12,11 @@
 // - the smallest free block that fits is taken, and cut if what remains is at least 512 bytes (in
 //   a segment of small blocks) or more than 1 MiB (in others); neighbors that are free join;
 // - every stream has free blocks of its own;
-// - if the device has no room for a segment, all segments that are wholly free are given back.
+// - if the device has no room for a segment, all segments that are entirely free are given back.
 //
 // Not modeled: blocks that are held until another stream has used them, the driver's own memory,
-// and the workspaces of cuDNN and cuBLAS (LibTorch 2.15 takes and gives back one of cuBLAS for each
-// call; before, it kept one for each stream).
+// and the workspaces of cuDNN and cuBLAS. (LibTorch 2.15 allocates and frees a cuBLAS workspace for
+// each call; older versions keep one for each stream.)
 #ifndef BALANCE_MEMORY_CACHING_ALLOCATOR_H_
 #define BALANCE_MEMORY_CACHING_ALLOCATOR_H_
 
@@ -34,14 +34,14 @@ namespace gpipe::balance {
 // The allocator of one device.
 class CachingAllocator {
  public:
-  // `capacity`: the bytes that the driver has to give; 0: without limit.
+  // `capacity`: the bytes that the driver can give; 0: no limit.
   explicit CachingAllocator(int64_t capacity = 0);
   ~CachingAllocator();
 
   struct Block;
 
-  // A block of `bytes`, above 0, for a stream, which is any number. Null: the device has no room
-  // for it.
+  // Returns a block of `bytes`, above 0, for a stream, which is any number. Null: the device has no
+  // room for it.
   Block* allocate(int64_t bytes, int64_t stream = 0);
   void free(Block* block);
 
@@ -50,7 +50,7 @@ class CachingAllocator {
   int64_t allocated() const { return allocated_; }
 
  private:
-  // Stream, size, order of creation: the best fit of a stream is the first that is large enough.
+  // Stream, size, order of creation: a stream's best fit is its first block that is large enough.
   using Key = std::tuple<int64_t, int64_t, int64_t>;
   using Pool = std::map<Key, Block*>;
 
@@ -70,9 +70,9 @@ class CachingAllocator {
   std::unordered_map<const Block*, std::unique_ptr<Block>> blocks_;  // all, free or not
 };
 
-// The most bytes that each device reserves while it runs through the trace. A device that runs out
-// of `capacity` bytes (0: no limit) has -1. Throws std::invalid_argument for a block that is taken
-// twice or given back before it is taken, and for one of less than 0 bytes.
+// Returns the most bytes that each device reserves while it runs through the trace; -1 for a device
+// that runs out of `capacity` bytes (0: no limit). Throws std::invalid_argument for a block that is
+// allocated twice or freed before it is allocated, and for one of less than 0 bytes.
 std::vector<int64_t> peak_reserved(const MemoryTrace& trace, int64_t capacity = 0);
 
 }  // namespace gpipe::balance

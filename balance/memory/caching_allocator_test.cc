@@ -116,7 +116,7 @@ TEST(CachingAllocator, AnyOrderKeepsTheBooks) {
     }
     for (const auto& [block, size] : held) device.free(block);
     EXPECT_EQ(device.allocated(), 0);
-    // All free blocks have joined: a device with room for one segment gives all others back.
+    // All free blocks have joined, so a device with room for one segment can give back all others.
     if (round % 2 == 1) {
       EXPECT_NE(device.allocate(600 * kMiB), nullptr);
       EXPECT_EQ(device.reserved(), 600 * kMiB);

@@ -28,7 +28,7 @@
 namespace gpipe::balance {
 namespace {
 
-// Steps of which the second is like all that follow.
+// The number of planned steps; all later steps are like the second.
 constexpr int64_t kSteps = 2;
 
 c10::Device meta(int64_t k) { return {c10::kMeta, static_cast<c10::DeviceIndex>(k)}; }
@@ -70,7 +70,7 @@ std::vector<int64_t> device_of_stage(const MemoryPlanOptions& options) {
   return devices;
 }
 
-// As it would be on that device.
+// A tensor like this one, on the meta device that stands for `device`.
 at::Tensor placed_on(int64_t device, const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   const c10::DeviceGuard guard(meta(device));
@@ -166,7 +166,7 @@ class Planner {
         .ablation(options_.ablation());
   }
 
-  // The parameters of each stage, each once.
+  // The parameters of each stage; a parameter counts at the first stage that has it.
   std::vector<std::vector<at::Tensor>> parameters_of_stages() {
     std::vector<std::vector<at::Tensor>> stages(devices_.size());
     std::unordered_set<const c10::TensorImpl*> seen;
@@ -220,7 +220,7 @@ class Planner {
 
   void step(MemoryRecorder& recorder, const Schedule& schedule) {
     recorder.begin_step();
-    const c10::DeviceGuard guard(meta(devices_.front()));  // the caller's
+    const c10::DeviceGuard guard(meta(devices_.front()));  // the caller's current device
     pipe_->step(inputs_, targets_, loss_,
                 StepOptions().schedule(schedule).on_event([&](const Event& event) {
                   recorder.on_event(event);
@@ -238,15 +238,17 @@ class Planner {
   void update(MemoryRecorder& recorder) {
     recorder.begin_optimizer();
     if (!options_.optimizer()) return;
-    // The caller's guard is around the step alone.
+    // The caller's autocast guard covers only the step.
     const WithoutAutocast outside(options_.device_type());
     if (optimizers_.empty()) {
       for (const std::vector<at::Tensor>& parameters : parameters_of_stages()) {
-        // Some make their state at once (Adagrad): on the stage's device, too.
+        // Some optimizers (Adagrad) make their state in the constructor; it must be on the stage's
+        // device, too.
         const c10::DeviceGuard guard(meta(devices_[optimizers_.size()]));
         optimizers_.push_back(parameters.empty() ? nullptr : options_.optimizer()(parameters));
-        TORCH_CHECK_VALUE(parameters.empty() || optimizers_.back(),
-                          "MemoryPlanOptions::optimizer made no optimizer (a null pointer)");
+        TORCH_CHECK_VALUE(
+            parameters.empty() || optimizers_.back(),
+            "MemoryPlanOptions::optimizer returned a null pointer; return an optimizer");
       }
     }
     for (size_t j = 0; j < optimizers_.size(); ++j) {
@@ -272,7 +274,7 @@ class Planner {
   int64_t total_ = 0;
 };
 
-// Puts the model back on `meta`, where it was.
+// Moves the model back to `meta`, where it was.
 class BackToMeta {
  public:
   explicit BackToMeta(const torch::nn::Sequential& model) : model_(model) {}
@@ -281,7 +283,7 @@ class BackToMeta {
     for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
     try {
       model_->to(c10::kMeta);
-    } catch (...) {  // of a user's own to(): the plan tells more
+    } catch (...) {  // a user's own to() failed: the plan's result is more useful
     }
   }
   BackToMeta(const BackToMeta&) = delete;
@@ -314,7 +316,7 @@ MemoryPlan memory_plan(const torch::nn::Sequential& model, const Tensors& inputs
   check_model(model);
   TORCH_CHECK_VALUE(options.capacity() >= 0, "capacity is ", options.capacity(),
                     " bytes; give what each device has, or 0 for no limit");
-  // Meta devices belong to the process.
+  // The meta devices are shared by the whole process.
   static std::mutex planning;
   const std::unique_lock<std::mutex> lock(planning, std::try_to_lock);
   if (!lock.owns_lock()) {

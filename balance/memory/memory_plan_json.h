@@ -1,4 +1,4 @@
-// memory_plan_json: a memory plan as the JSON that to_json() writes.
+// memory_plan_json: a memory plan as a JSON object, which to_json() prints.
 #ifndef BALANCE_MEMORY_MEMORY_PLAN_JSON_H_
 #define BALANCE_MEMORY_MEMORY_PLAN_JSON_H_
 

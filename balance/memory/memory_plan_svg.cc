@@ -1,5 +1,5 @@
-// to_svg: the memory of each device over a training step, as a picture;
-// balance/memory/memory_plan_text.h declares it.
+// to_svg: draws the memory of each device over a training step; balance/memory/memory_plan_text.h
+// declares it.
 
 #include <algorithm>
 #include <array>
@@ -21,15 +21,15 @@ namespace {
 
 // Pixels.
 constexpr int kLeft = 70, kRight = 20, kTop = 76, kBottom = 46;
-constexpr int kWidth = 840;   // of a panel
-constexpr int kHeight = 110;  // as well
+constexpr int kWidth = 840;   // width of a panel
+constexpr int kHeight = 110;  // height of a panel
 constexpr int kGap = 34;
 
-// One for each use, told apart by people who do not see all colors, on light and on dark.
+// A color for each use. Color-blind readers can tell them apart, on light and on dark backgrounds.
 constexpr std::array<const char*, kMemoryUses> kColors = {
     "#4e79a7", "#9c9c9c", "#c9b458", "#76b7b2", "#a77bb5", "#59a14f", "#f28e2b", "#e15759"};
 
-// The peaks of a device in at most kWidth columns.
+// Reduces the turns of a device to at most kWidth columns, each with the largest peak.
 std::vector<MemoryPeak> columns_of(const std::vector<MemoryPeak>& turns) {
   const size_t count = std::min<size_t>(turns.size(), kWidth);
   std::vector<MemoryPeak> columns(count);
@@ -40,7 +40,7 @@ std::vector<MemoryPeak> columns_of(const std::vector<MemoryPeak>& turns) {
   return columns;
 }
 
-// The area of one use, between what lies below it and its own top, in steps.
+// Draws the area of one use, stacked on the uses below it, in steps.
 std::string area(const std::vector<MemoryPeak>& columns, int use, double bytes_per_pixel, int top) {
   const auto count = static_cast<double>(columns.size());
   const auto height_at = [&](const MemoryPeak& column, int uses) {
@@ -64,7 +64,7 @@ std::string area(const std::vector<MemoryPeak>& columns, int use, double bytes_p
 
 std::string to_svg(const MemoryPlan& plan, const std::string& title) {
   const MemoryTrace& trace = plan.trace;
-  // The second step: what comes after the first optimizer's turn.
+  // The second step begins after the first turn of the optimizer.
   size_t begin = 0;
   for (size_t k = 0; k + 1 < trace.turns.size() && begin == 0; ++k) {
     if (trace.turns[k].kind == Turn::Kind::kOptimizer) begin = k + 1;

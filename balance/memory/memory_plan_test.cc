@@ -95,7 +95,7 @@ std::vector<std::vector<int64_t>> bytes_of(const std::vector<std::vector<MemoryP
   return bytes;
 }
 
-// Also of those that make it when they are made, not at their first step.
+// Also the state that an optimizer makes in its constructor, not in its first step.
 TEST(MemoryPlan, HoldsTheStateOfEveryOptimizerOnItsStagesDevice) {
   const std::vector<std::pair<std::string, int64_t>> states = {
       {"none", 0},    {"sgd", 0},  {"momentum", 1}, {"rmsprop", 1},
@@ -139,7 +139,7 @@ TEST(MemoryPlan, AModelTooLargeForAnyMachine) {
   EXPECT_EQ(plan.devices[0].parameters, int64_t{16} << 40);
 }
 
-// What stays on a device between a forward and its backward.
+// The tensors that stay on a device between a forward and its backward.
 TEST(MemoryPlan, CheckpointingKeepsInputsInsteadOfActivations) {
   const nn::Sequential model = on_meta([] {
     nn::Sequential network;
@@ -154,7 +154,7 @@ TEST(MemoryPlan, CheckpointingKeepsInputsInsteadOfActivations) {
   };
   const MemoryPlan always = plan(Checkpoint::kAlways);
   const MemoryPlan never = plan(Checkpoint::kNever);
-  constexpr int64_t kLayer = 4096 * 100 * kFloat;  // the output of one, of the mini-batch
+  constexpr int64_t kLayer = 4096 * 100 * kFloat;  // output of one layer for the mini-batch
   EXPECT_EQ(at_peak(never.devices[0], MemoryUse::kActivations), 4 * kLayer);
   EXPECT_LE(at_peak(always.devices[0], MemoryUse::kActivations), kLayer / 8);
   EXPECT_GE(at_peak(always.devices[1], MemoryUse::kReceived), kLayer * 7 / 8);
@@ -174,7 +174,8 @@ TEST(MemoryPlan, OneFOneBHoldsFewerMicroBatchesThanGPipe) {
   EXPECT_LT(2 * peak(&Schedule::one_f_one_b), peak(&Schedule::gpipe));
 }
 
-// Gradients of groups are added up level by level: of eight, at most four are there at a time.
+// Gradients of groups are added level by level: of eight groups, at most four gradients exist at a
+// time.
 TEST(MemoryPlan, GroupsCostACopyOfTheGradientsForEachLevel) {
   constexpr int64_t kWidth = 512;
   const auto peak = [](int64_t groups) {
@@ -201,7 +202,7 @@ TEST(MemoryPlan, StagesMayShareADevice) {
   EXPECT_EQ(plan.devices[0].parameters, 2 * 100 * 100 * kFloat);
 }
 
-// Threads of the stages take turns by chance; the plan must not depend on it.
+// The stages' threads take turns randomly; the plan must not depend on it.
 TEST(MemoryPlan, IsTheSameEveryTime) {
   const nn::Sequential model = on_meta(
       [] { return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(8)); });
@@ -235,7 +236,7 @@ TEST(MemoryPlan, LeavesTheModelOnMeta) {
   }
 }
 
-// What was taken is given back, but for what a training run keeps.
+// Everything is freed except what a training run keeps.
 TEST(MemoryPlan, ATraceEndsWithWhatTrainingKeeps) {
   const nn::Sequential model = on_meta([] { return linears(3, 100); });
   const MemoryPlan plan = memory_plan(model, {at::empty({8, 100}, on_meta())}, {}, &squares,
@@ -252,14 +253,14 @@ TEST(MemoryPlan, ATraceEndsWithWhatTrainingKeeps) {
   }
 }
 
-// ---- Against real runs on the CPU, where every block of LibTorch's allocator is counted.
+// ---- Comparison with real runs on the CPU, where every block of LibTorch's allocator is counted.
 
 struct Case {
   std::string name;
   std::function<nn::Sequential()> make;
   std::vector<int64_t> input;  // shape
   std::vector<int64_t> balance;
-  int64_t words = 0;                  // above 0: the input are token ids below that
+  int64_t words = 0;                  // above 0: the inputs are token ids below it
   c10::ScalarType type = at::kFloat;  // of the input
 };
 
@@ -282,7 +283,7 @@ std::vector<Case> cases() {
     }
     return model;
   };
-  // Gradients of x are summed: in place, where nobody else has them.
+  // Gradients of x are summed, in place if no other code holds them.
   const auto sums = [] {
     struct SumImpl : nn::Module {
       at::Tensor forward(const at::Tensor& x) {
@@ -308,10 +309,10 @@ std::vector<Case> cases() {
   return all;
 }
 
-// The CPU's convolutions copy their arguments into layouts of their own and give the copies back
-// before they return, and the backward of batch norm does so too. These are no tensors of the
-// model's, and a plan does not see them (nor what cuDNN does in their place). So here they are left
-// out: blocks that live within one call.
+// The CPU's convolutions copy their arguments into layouts of their own and free the copies before
+// they return, and so does the backward of batch norm. These copies are not the model's tensors,
+// and a plan does not see them (nor cuDNN's workspaces). So blocks that live within one call are
+// left out here.
 class WithoutScratch final : public internal::AllocationObserver {
  public:
   explicit WithoutScratch(internal::AllocationObserver& observer)
@@ -367,7 +368,7 @@ WithoutScratch* WithoutScratch::current_ = nullptr;
 thread_local int WithoutScratch::depth_ = 0;
 thread_local std::vector<WithoutScratch::Held> WithoutScratch::held_;
 
-// `all`: with what kernels take for themselves.
+// `all`: include the temporary memory of kernels.
 MemoryTrace counted_on_cpu(const Case& c, const MemoryPlanOptions& options, bool all = false) {
   const nn::Sequential model = c.make();
   const auto stages = static_cast<int64_t>(c.balance.size());
@@ -440,7 +441,7 @@ TEST(MemoryPlan, IsWithinOnePercentOfWhatARealRunTakes) {
 }
 
 TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
-  at::set_num_threads(1);  // the plan counts what each thread of an operator has for itself
+  at::set_num_threads(1);  // the plan counts the memory of one thread per operator
   static constexpr int64_t kWords = 300, kTokens = 200;
   const auto language_model = [](models::TransformerKind kind, bool fused) {
     auto options = models::TransformerOptions(kind)
@@ -476,8 +477,8 @@ TEST(MemoryPlan, OfLanguageModelsIsWithinOnePercentOfWhatARealRunTakes) {
   }
 }
 
-// Operators that autocast runs in its lower precision, in single precision, in the widest type of
-// their inputs, and that it leaves alone; a weight that is used twice.
+// Operators that autocast runs in lower precision, in single precision, or in the widest type of
+// their inputs, operators that it does not touch, and a weight that is used twice.
 struct MixedImpl : nn::Module {
   explicit MixedImpl(int64_t width) {
     linear = register_module("linear", nn::Linear(width, width));
@@ -494,7 +495,7 @@ struct MixedImpl : nn::Module {
 };
 TORCH_MODULE(Mixed);
 
-// Planned / counted bytes, of two stages on one device.
+// Planned bytes divided by counted bytes, for two stages on one device.
 double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerator& schedule,
                           bool deferred_batch_norm = false) {
   const auto options = MemoryPlanOptions(c.balance)
@@ -514,7 +515,7 @@ double planned_to_counted(const Case& c, Checkpoint mode, const ScheduleGenerato
 TEST(MemoryPlan, WithDeferredBatchNormsIsWithinOnePercentOfWhatARealRunTakes) {
   at::set_num_threads(1);
   std::vector<Case> all = cases();
-  all.resize(3);  // those with norms
+  all.resize(3);  // the cases with norms
   const auto norms = [] {
     nn::Sequential model;
     for (int k = 0; k < 4; ++k) model->push_back(nn::BatchNorm2d(64));
@@ -567,7 +568,7 @@ TEST(MemoryPlan, UnderAutocastIsWithinTwoPercentOfWhatARealRunTakes) {
   }
 }
 
-// The guard for devices of the plan's type is the one that counts, and the plan says so.
+// Only the guard for devices of the plan's type matters, and the plan names it.
 TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
   const nn::Sequential model = on_meta([] { return linears(4, 1024); });
   const auto plan = [&](c10::DeviceType type) {
@@ -583,7 +584,7 @@ TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
   const testing::AutocastScope autocast(c10::kCUDA, at::kHalf);
   const MemoryPlan half = plan(c10::kCUDA);
   EXPECT_EQ(half.autocast, "float16");
-  // For each micro-batch a copy of each weight that a gradient goes through.
+  // For each micro-batch there is a copy of each weight that has a gradient.
   constexpr int64_t kCopy = 1024 * 1024 * kFloat / 2;
   EXPECT_GT(half.devices[0].peak.bytes, half.devices[0].parameters + 3 * 8 * kCopy);
   EXPECT_LT(plain.devices[0].peak.bytes, half.devices[0].parameters + 3 * 8 * kCopy);
@@ -591,7 +592,8 @@ TEST(MemoryPlan, SaysUnderWhichAutocastItIs) {
   EXPECT_EQ(plan(c10::kCPU).devices[0].peak.bytes, plain.devices[0].peak.bytes);
 }
 
-// One that multiplies matrices keeps products in the parameters' type, as it steps outside.
+// An optimizer that multiplies matrices keeps products in the parameters' type, as it steps outside
+// of the guard.
 TEST(MemoryPlan, AnOptimizerStepsOutsideOfTheGuard) {
   struct Products : torch::optim::SGD {
     explicit Products(std::vector<at::Tensor> parameters)
@@ -640,24 +642,24 @@ TEST(MemoryPlan, ATiedHeadOnAnotherDeviceHasACopyThere) {
     const MemoryPlan tied = plan_of(true, optimizer), untied = plan_of(false, optimizer);
     EXPECT_EQ(tied.parameters, untied.parameters - kWords * kWidth);
     EXPECT_EQ(tied.devices[0].parameters, untied.devices[0].parameters);
-    // There is a copy in the parameter's place. Its gradient goes after each micro-batch, and the
-    // optimizer has nothing there.
+    // A copy replaces the parameter. Its gradient is freed after each micro-batch, and the
+    // optimizer has no state for it.
     const int64_t saved = (optimizer == nullptr ? 1 : 2) * kMatrix;
     EXPECT_EQ(tied.devices[1].peak.bytes, untied.devices[1].peak.bytes - saved);
   }
 }
 
-// Real peak / planned one of a step on the CPU, of one stage and two micro-batches, everything that
-// kernels take while they run included; and between what the plan says that it is.
+// The real peak divided by the planned one for a step on the CPU with one stage and two
+// micro-batches, including all temporary memory of kernels; and the range that the plan names.
 struct RealToPlanned {
   double ratio = 0;
   MeasuredRange said;
-  bool measured = true;  // not, if the plan says so
+  bool measured = true;  // false if the plan says "not measured"
 };
 
 RealToPlanned compared(const std::function<nn::Sequential()>& make, std::vector<int64_t> input,
                        c10::ScalarType type = at::kFloat) {
-  // The plan counts what each thread of an operator has for itself.
+  // The plan counts the memory of one thread per operator.
   at::set_num_threads(1);
   const Case c{"",          make, std::move(input), {static_cast<int64_t>(make()->size())},
                /*words=*/0, type};
@@ -685,7 +687,7 @@ double real_to_planned(const std::function<nn::Sequential()>& make, std::vector<
   return compared(make, std::move(input)).ratio;
 }
 
-// A plan that names no operator is certain: 1 %.
+// A plan that names no operator must be right within 1 %.
 void expect_within_what_it_says(const RealToPlanned& result, const std::string& with) {
   EXPECT_TRUE(result.measured) << with;
   EXPECT_GE(result.ratio, result.said.low - 0.01) << with;
@@ -880,7 +882,7 @@ TEST(MemoryPlanErrors, OnlyOneAtATime) {
       std::logic_error);
 }
 
-// A second plan is refused before it touches the first, whatever its devices.
+// A second plan is refused before it can affect the first, whatever its devices.
 TEST(MemoryPlanErrors, ASecondPlanLeavesTheFirstAlone) {
   const nn::Sequential model = on_meta([] { return linears(2, 100); });
   const auto plan = [&](const std::function<void()>& meanwhile) {
@@ -897,7 +899,7 @@ TEST(MemoryPlanErrors, ASecondPlanLeavesTheFirstAlone) {
       EXPECT_THROW(memory_plan(other, {at::empty({64, 1000}, on_meta())}, {}, &squares,
                                MemoryPlanOptions({1, 1, 1, 1, 1, 1})),
                    std::logic_error);
-      // Nor do tensors count that another thread makes.
+      // Tensors of another thread do not count, either.
       const c10::DeviceGuard guard(c10::Device(c10::kMeta, 1));
       at::empty({1 << 30}, on_meta());
     }).join();

@@ -17,7 +17,7 @@
 namespace gpipe::balance {
 namespace {
 
-// That of the fullest device.
+// The unit for the fullest device.
 text::MemoryUnit unit_of(const MemoryPlan& plan) {
   int64_t most = 0;
   for (const DeviceMemory& device : plan.devices) {
@@ -97,8 +97,8 @@ std::string to_text(const MemoryPlan& plan) {
   if (reserved < 0) {
     const text::MemoryUnit capacity = text::memory_unit(plan.capacity);
     text += command::wrap(
-        absl::StrFormat("No room: with %s %s the allocator runs out of memory there, also after "
-                        "it has given back what it keeps.",
+        absl::StrFormat("No room: with %s %s the allocator runs out of memory there, even after "
+                        "it has given back what it caches.",
                         text::in_unit(plan.capacity, capacity), capacity.name),
         80, 0, 0);
   }

@@ -1,4 +1,4 @@
-// memory_plan_text: a memory plan as a table, as JSON and as a picture.
+// memory_plan_text: prints a memory plan as a table, as JSON and as a picture.
 #ifndef BALANCE_MEMORY_MEMORY_PLAN_TEXT_H_
 #define BALANCE_MEMORY_MEMORY_PLAN_TEXT_H_
 
@@ -8,16 +8,17 @@
 
 namespace gpipe::balance {
 
-// A table of 80 columns, in GiB, or in MiB or KiB for what is small, with a row for each device,
-// what the columns are, which devices it is for and which operators make it uncertain.
+// Prints a table of 80 columns with a row for each device, in GiB, or in MiB or KiB if the numbers
+// are small. Below it: what the columns mean, the type of the devices, and the operators that make
+// the plan uncertain.
 std::string to_text(const MemoryPlan& plan);
 
-// Bytes, in an object: "parameters" (their number), "total_bytes", "total_reserved_bytes" (null if
-// a device runs out of memory), and "devices", an object each with the same and its parts;
-// "device_type" and "uncertain" say what the text says.
+// Prints a JSON object, in bytes: "parameters" (their number), "total_bytes",
+// "total_reserved_bytes" (null if a device runs out of memory), and "devices", each an object with
+// the same and its parts. "device_type" and "uncertain" are as in the text.
 std::string to_json(const MemoryPlan& plan);
 
-// What each device holds in the second step, by use, as an SVG picture; `title` stands above it.
+// Draws what each device holds in the second step, by use, as an SVG picture with `title` above it.
 std::string to_svg(const MemoryPlan& plan, const std::string& title);
 
 }  // namespace gpipe::balance

@@ -58,14 +58,14 @@ activations, received tensors, buffers and data; work: made and given back
 within the action; reserved: what LibTorch's allocator for CUDA would hold at
 most, without cuDNN's workspaces.
 Planned for CUDA devices.
-No room: with 2.000 GiB the allocator runs out of memory there, also after it
-has given back what it keeps.
+No room: with 2.000 GiB the allocator runs out of memory there, even after it
+has given back what it caches.
 )");
   std::istringstream lines(to_text(sample()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80) << line;
 }
 
-// In GiB all of it would be 0.
+// In GiB all numbers would be 0.
 TEST(MemoryPlanText, SmallModelsAreInSmallUnits) {
   for (const auto& [name, bytes] :
        {std::pair<std::string, int64_t>{"MiB", kGiB >> 10}, {"KiB", kGiB >> 20}}) {

@@ -11,10 +11,10 @@
 namespace gpipe::balance {
 namespace {
 
-// What this thread is doing. A thread works for one recorder at a time, and a worker of a pipeline
-// lives no longer than it.
+// What this thread is doing. A thread works for one recorder at a time, and a pipeline's worker
+// does not outlive the pipeline.
 struct Doing {
-  uint64_t recorder = 0;  // its number; 0: none
+  uint64_t recorder = 0;  // number of the recorder; 0: none
   int32_t turn = 0;
   bool in_action = false;
   bool is_caller = false;
@@ -26,8 +26,8 @@ uint64_t next_number() {
   return ++last;
 }
 
-// The actions in the order in which they would begin. Where two begin at the same time the worker
-// with the smaller number comes first.
+// Sorts the actions by the time at which they would begin. If two begin at the same time, the
+// worker with the smaller number comes first.
 std::vector<Action> in_order(const Schedule& schedule) {
   const Simulation simulation = simulate(schedule, {uniform_cost({1.0, 2.0, 1.0, 1.0}), {}});
   std::vector<TimedAction> all;
@@ -79,7 +79,7 @@ void MemoryRecorder::begin_optimizer() {
 void MemoryRecorder::on_event(const Event& event) {
   doing.recorder = number_;
   doing.in_action = event.edge == Event::Edge::kBegin;
-  // A stage on the calling thread is like one on a worker, until the step ends.
+  // A stage on the calling thread counts as one on a worker until the step ends.
   doing.is_caller = false;
   doing.turn = first_action_ + order_.at(event.action);
 }
@@ -108,7 +108,8 @@ void MemoryRecorder::on_free(uint64_t id) {
   const int32_t k = found->second;
   live_.erase(found);
   Block& block = blocks_[k];
-  // What the step leaves is freed by its caller, at its end; so is what another thread frees.
+  // The step's results are freed by its caller, at the step's end. Blocks that another thread frees
+  // count as freed at the end, too.
   const bool at_the_end =
       !is_mine() || (doing.is_caller && turns_[doing.turn].kind == Turn::Kind::kStart);
   const int32_t turn = at_the_end ? static_cast<int32_t>(turns_.size()) - 1 : doing.turn;
@@ -128,7 +129,7 @@ MemoryUse MemoryRecorder::use_of(const Block& block, const std::vector<Turn>& tu
   }
   if (block.copied) return MemoryUse::kReceived;
   if (turn.action.kind == ActionKind::kForward) return MemoryUse::kActivations;
-  // A gradient of a parameter outlives the actions of its step.
+  // The gradient of a parameter outlives the actions of its step.
   const bool outlives = block.freed_turn < 0 || turns[block.freed_turn].kind != Turn::Kind::kAction;
   return outlives ? MemoryUse::kGradients : MemoryUse::kWorkspace;
 }

@@ -42,7 +42,8 @@ std::string name_of(const Turn& turn) {
 
 namespace {
 
-// The block of an event, if it is one of the trace on one of its devices.
+// Returns the block of an event. Throws if the trace does not have it, or not on one of its
+// devices.
 const MemoryBlock& block_of(const MemoryTrace& trace, const MemoryEvent& event) {
   const auto refuse = [](const std::string& what, int64_t number, int64_t count) {
     throw std::invalid_argument("a trace of memory has " + what + " " + std::to_string(number) +

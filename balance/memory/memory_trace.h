@@ -1,7 +1,7 @@
-// MemoryTrace: every block of memory that a training step takes and gives back, in the order of a
+// MemoryTrace: every block of memory that a training step allocates and frees, in the order of a
 // schedule.
 //
-// It knows no LibTorch: balance/memory/memory_plan.h records one.
+// Needs no LibTorch; balance/memory/memory_plan.h records one.
 #ifndef BALANCE_MEMORY_MEMORY_TRACE_H_
 #define BALANCE_MEMORY_MEMORY_TRACE_H_
 
@@ -15,27 +15,27 @@
 
 namespace gpipe::balance {
 
-// What a block is for.
+// The purpose of a block.
 enum class MemoryUse : uint8_t {
   kParameters,
   kBuffers,
   kData,            // the mini-batch's inputs and targets
-  kGradients,       // of parameters
+  kGradients,       // gradients of parameters
   kOptimizerState,  // what the optimizer keeps from step to step
-  kActivations,     // made by a forward, and kept for the backward or given on
-  kReceived,        // copied from another device: inputs, skips and gradients, until they are used
-  kWorkspace,       // made and given back within the recompute and backward, or the optimizer
+  kActivations,     // made by a forward, and kept for the backward or passed on
+  kReceived,        // copied from another device: inputs, skips and gradients, until their use
+  kWorkspace,       // allocated and freed within a recompute and backward, or within the optimizer
 };
 inline constexpr int kMemoryUses = 8;
 
 // "parameters", "optimizer state", ...
 const char* name_of(MemoryUse use);
 
-// Some part of a run: the preparations, an action, or an optimizer's step.
+// A part of a run: the preparations, an action, or an optimizer's step.
 struct Turn {
   enum class Kind : uint8_t { kStart, kAction, kOptimizer };
   Kind kind = Kind::kStart;
-  Action action;  // of kAction
+  Action action;  // only for kAction
 };
 
 // "the start", "F3.2", "the optimizer"
@@ -45,8 +45,8 @@ struct MemoryBlock {
   int64_t bytes = 0;
   int32_t device = 0;
   MemoryUse use = MemoryUse::kWorkspace;
-  // Made by a copy between devices, which has a stream of its own on the receiving device: the
-  // device that it comes from. -1: made on the device's computing stream.
+  // For a copy between devices, which has a stream of its own on the receiving device: the device
+  // that it comes from. -1: made on the device's computing stream.
   int32_t copied_from = -1;
 };
 
@@ -60,10 +60,11 @@ struct MemoryTrace {
   int32_t devices = 0;
   std::vector<Turn> turns;  // in the order in which they would begin
   std::vector<MemoryBlock> blocks;
-  std::vector<MemoryEvent> events;  // by turn, and within it in the order in which they happened
+  // sorted by turn, and within a turn in the order in which they happened
+  std::vector<MemoryEvent> events;
 };
 
-// The bytes on one device when it holds most.
+// The bytes on one device at the moment when it holds most.
 struct MemoryPeak {
   int64_t bytes = 0;
   std::array<int64_t, kMemoryUses> by_use = {};
@@ -72,12 +73,12 @@ struct MemoryPeak {
   int64_t of(MemoryUse use) const { return by_use[static_cast<size_t>(use)]; }
 };
 
-// Each device's peak: the first time that it holds most.
+// [device] Its peak: the first moment at which it holds most.
 std::vector<MemoryPeak> peaks(const MemoryTrace& trace);
 
-// [device][turn] the peak of each turn: the first time in it that the device holds most. Throws
-// std::overflow_error for 2^63 bytes or more, and std::invalid_argument for numbers of blocks,
-// devices or turns that the trace does not have. So does peaks().
+// [device][turn] The peak of each turn: the first moment in it at which the device holds most. Both
+// functions throw std::overflow_error for 2^63 bytes or more, and std::invalid_argument for numbers
+// of blocks, devices or turns that the trace does not have.
 std::vector<std::vector<MemoryPeak>> curves(const MemoryTrace& trace);
 
 }  // namespace gpipe::balance

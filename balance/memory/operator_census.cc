@@ -1,5 +1,5 @@
-// As gpipe/internal/graphs/capture_watch.cc: a RecordFunction must look as in LibTorch, which is
-// built so.
+// NDEBUG as in gpipe/internal/graphs/capture_watch.cc: LibTorch is built with it, and a
+// RecordFunction must have the same layout here.
 #ifndef NDEBUG
 #define NDEBUG
 #endif
@@ -23,13 +23,13 @@ struct Seen {
   std::set<std::string> names;
 };
 
-// Never destroyed: threads may run operators while the process ends.
+// Never destroyed: threads may still run operators while the process ends.
 Seen& seen() {
   static auto* const seen_operators = new Seen;
   return *seen_operators;
 }
 
-// "(bfloat16)", "(float16)": the type of an argument below single precision. Empty without one.
+// "(bfloat16)" or "(float16)" if an argument has a type below single precision, otherwise empty.
 std::string lower_precision(const at::RecordFunction& call) {
   for (const c10::IValue& input : internal::recorded_inputs(call)) {
     if (!input.isTensor() || !input.toTensor().defined()) continue;

@@ -1,4 +1,4 @@
-// OperatorCensus: which operators of LibTorch run, on any thread.
+// OperatorCensus: records which operators of LibTorch run, on any thread.
 #ifndef BALANCE_MEMORY_OPERATOR_CENSUS_H_
 #define BALANCE_MEMORY_OPERATOR_CENSUS_H_
 
@@ -9,8 +9,8 @@
 
 namespace gpipe::balance {
 
-// Counts from when it is made until it is destroyed; one at a time. Operators that are called by
-// others count, too.
+// Records from its construction to its destruction; only one may exist at a time. Operators that
+// other operators call are recorded, too.
 class OperatorCensus {
  public:
   OperatorCensus();
@@ -18,8 +18,8 @@ class OperatorCensus {
   OperatorCensus(const OperatorCensus&) = delete;
   OperatorCensus& operator=(const OperatorCensus&) = delete;
 
-  // So far, such as "aten::mm"; one that had an argument in lower precision also as
-  // "aten::mm(bfloat16)" or "aten::mm(float16)".
+  // The names of the operators so far, such as "aten::mm". An operator that had an argument in
+  // lower precision is also there as "aten::mm(bfloat16)" or "aten::mm(float16)".
   std::set<std::string> operators() const;
 
  private:

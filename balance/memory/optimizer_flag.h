@@ -1,4 +1,4 @@
-// parse_optimizer: what the values of the commands' flag --optimizer mean.
+// parse_optimizer: parses the commands' flag --optimizer.
 #ifndef BALANCE_MEMORY_OPTIMIZER_FLAG_H_
 #define BALANCE_MEMORY_OPTIMIZER_FLAG_H_
 
@@ -8,9 +8,9 @@
 
 namespace gpipe::balance {
 
-// "none", "sgd", "momentum" (SGD with it), "rmsprop", "adagrad", "adam", "adamw". With LibTorch's
-// defaults; what a plan needs of an optimizer is what it keeps. None: null. Throws
-// std::invalid_argument for any other text.
+// Values: "none" (null), "sgd", "momentum" (SGD with momentum), "rmsprop", "adagrad", "adam",
+// "adamw". The optimizers have LibTorch's defaults, as a plan only needs the state that they keep.
+// Throws std::invalid_argument for any other text.
 MakeOptimizer parse_optimizer(const std::string& text);
 
 }  // namespace gpipe::balance

@@ -1,4 +1,4 @@
-// param_scale: what a parameter takes in training.
+// param_scale: how much memory training needs for a parameter.
 //
 // Internal to //balance.
 #ifndef BALANCE_MEMORY_PARAM_SCALE_H_
@@ -8,8 +8,8 @@
 
 namespace gpipe::balance {
 
-// In units of a parameter's own bytes: itself, its gradient and what the optimizer (none: null)
-// keeps for it, as a plan of a small model has it.
+// Returns the bytes for each byte of a parameter: the parameter, its gradient and what the
+// optimizer (null: none) keeps for it, found by a plan of a small model.
 double param_scale(const MakeOptimizer& optimizer, bool zero_grad);
 
 }  // namespace gpipe::balance

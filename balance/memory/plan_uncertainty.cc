@@ -8,7 +8,8 @@ namespace {
 
 struct Known {
   c10::DeviceType device;
-  std::vector<std::string> beginnings;  // of operators' names after "aten::", one is enough
+  // beginnings of operators' names after "aten::"; one match is enough
+  std::vector<std::string> beginnings;
   Uncertainty uncertainty;
 };
 
@@ -21,7 +22,7 @@ const std::vector<Known>& known() {
       {c10::kCPU,
        {"gru", "rnn_"},
        {"GRU and plain recurrent layers", MeasuredRange{0.91, 1.05},
-        "what their steps have for a moment"}},
+        "temporary tensors of their steps"}},
       {c10::kCPU,
        {"lstm"},
        {"LSTM", MeasuredRange{0.85, 1.04},
@@ -32,11 +33,11 @@ const std::vector<Known>& known() {
       {c10::kCPU,
        {"mm(", "addmm(", "bmm(", "baddbmm(", "mv(", "addmv("},
        {"products in lower precision", MeasuredRange{1.00, 1.25},
-        "what kernels take while they run, which depends on the processor: most in small layers"}},
+        "temporary memory of kernels, which depends on the processor: most in small layers"}},
       {c10::kCPU,
        {"mkldnn_rnn_layer(float16)", "lstm(", "gru(", "rnn_tanh(", "rnn_relu(", "convolution("},
        {"convolutions and recurrent layers in lower precision", std::nullopt,
-        "kernels for it copy what they read and write"}},
+        "kernels for it copy their inputs and outputs"}},
       {c10::kCPU,
        {"upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"},
        {"upsampling", MeasuredRange{1.03, 1.05}, "tables of weights while it runs"}},
@@ -54,11 +55,11 @@ const std::vector<Known>& known() {
       {c10::kCUDA,
        {"_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"},
        {"fused attention", std::nullopt,
-        "planned for GPUs from the A100 on; what kernels take while they run is estimated"}},
+        "planned for GPUs from the A100 on; temporary memory of kernels is estimated"}},
       {c10::kCUDA,
        {"_scaled_dot_product_attention_math"},
        {"attention that is not fused", std::nullopt,
-        "other GPUs, or cuDNN, may fuse it, and keep no matrix of weights"}},
+        "other GPUs, or cuDNN, may fuse it and then keep no matrix of weights"}},
   };
   return *all;
 }

@@ -1,4 +1,4 @@
-// plan_uncertainty: which operators make a memory plan uncertain, and by how much.
+// plan_uncertainty: finds the operators that make a memory plan uncertain, and by how much.
 #ifndef BALANCE_MEMORY_PLAN_UNCERTAINTY_H_
 #define BALANCE_MEMORY_PLAN_UNCERTAINTY_H_
 
@@ -11,21 +11,22 @@
 
 namespace gpipe::balance {
 
-// What real steps with these operators took at most, divided by their plan.
+// The lowest and highest ratio of real memory to planned memory in measured steps with these
+// operators.
 struct MeasuredRange {
   double low = 1;
   double high = 1;
 };
 
 struct Uncertainty {
-  std::string operators;               // in words: "convolutions"
-  std::optional<MeasuredRange> range;  // none: nobody has measured it
+  std::string operators;               // a description: "convolutions"
+  std::optional<MeasuredRange> range;  // none: not measured
   std::string why;
 };
 
-// Of a plan for devices of this type (c10::kCPU or c10::kCUDA) in which these operators of LibTorch
-// ran ("aten::mm", "aten::mm(bfloat16)", as OperatorCensus names them). docs/design/memory_plan.md
-// says where the ranges are from.
+// Returns the uncertainties of a plan for devices of type `device` (c10::kCPU or c10::kCUDA) in
+// which `operators` ran, as OperatorCensus names them ("aten::mm", "aten::mm(bfloat16)").
+// docs/design/memory_plan.md gives the origin of the ranges.
 std::vector<Uncertainty> uncertainties(const std::set<std::string>& operators,
                                        c10::DeviceType device);
 

@@ -1,8 +1,8 @@
-// layer_seconds, cell_memory: which of a stage's times an action of it takes, and which of its
-// bytes a cell holds before, during and after it.
+// layer_seconds, cell_memory: the stage's times that an action takes, and the stage's bytes that a
+// cell holds before, during and after it.
 //
-// The only place where kinds of actions are told apart for predictions of time and memory.
-// (balance/choose/plan_check.h does it again on purpose: it is a second opinion.)
+// The only place that distinguishes kinds of actions for predictions of time and memory.
+// (balance/choose/plan_check.h repeats it on purpose, as a second opinion.)
 #ifndef BALANCE_STEP_CELL_COSTS_H_
 #define BALANCE_STEP_CELL_COSTS_H_
 
@@ -11,20 +11,20 @@
 
 namespace gpipe::balance {
 
-// Seconds of the layers, of the loss, neither with a recompute.
+// Seconds of the layers and of the loss in an action, both without a recompute.
 double layer_seconds(const StageCosts& stage, ActionKind kind);
 double loss_seconds(const StageCosts& stage, ActionKind kind);
 
-// Whether it begins a backward, so that a recompute is part of it.
+// Whether an action of this kind begins a backward, so that a recompute is part of it.
 bool begins_backward(ActionKind kind);
-// Whether a gradient or an activation arrives before it or leaves after it.
+// Whether an activation or a gradient arrives before the action or leaves after it.
 bool is_on_the_way(ActionKind kind);
 
-// What of a micro-batch a cell holds.
+// Which parts of a micro-batch a cell holds.
 struct HeldParts {
   bool received = false;  // activations and skips from other stages
   bool kept = false;      // what the layers keep for their backward
-  bool waiting = false;   // what is left of both for the second half of a split backward
+  bool waiting = false;   // the part of both that the weight half of a split backward needs
 
   // The bytes of these parts.
   double bytes(const StageCosts& stage) const;
@@ -36,7 +36,7 @@ struct CellMemory {
   HeldParts after;
 };
 
-// Of a cell whose forward keeps nothing for its backward (`recomputed`), or does.
+// The memory of a cell. `recomputed`: its forward keeps nothing for its backward.
 CellMemory cell_memory(ActionKind kind, bool recomputed);
 
 }  // namespace gpipe::balance

@@ -25,7 +25,7 @@ void check(const Profile& profile, const std::vector<int64_t>& balance) {
   }
 }
 
-// The times and bytes of its layers alone.
+// Sums the times and bytes of the stage's layers.
 StageCosts sum_of_layers(const Profile& profile, const LayerRange& layers) {
   StageCosts stage;
   stage.layers = layers;
@@ -46,7 +46,7 @@ StageCosts sum_of_layers(const Profile& profile, const LayerRange& layers) {
   return stage;
 }
 
-// What crosses cuts: the activations first, as Routes numbers them.
+// What crosses cuts. The activations come first, in the order of Routes.
 struct Crossing {
   std::vector<Route> skips;
   std::vector<int64_t> bytes;  // [route]
@@ -106,7 +106,7 @@ CutCosts cut_costs(const Profile& profile, const std::vector<int64_t>& balance, 
     if (measured && j > 0) continue;
     stage.waiting = stage.received + stage.kept;
     if (!measured) continue;
-    // Nothing waits for the first half, so all runs in the second.
+    // No stage waits for the first half, so everything runs in the second.
     stage.input_gradient = 0;
     stage.weight_gradient = stage.backward;
   }

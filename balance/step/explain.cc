@@ -14,17 +14,17 @@
 #include "balance/step/cut_costs.h"
 #include "balance/step/recomputed_cells.h"
 #include "balance/step/step_model.h"
-#include "balance/step/whole_step.h"
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/whole_step.h"
 
 namespace gpipe::balance {
 namespace {
 
-// A search ends after so many simulations, and earlier for large schedules; from a good start it
+// The most simulations of a search. It ends earlier for large schedules, and from a good start it
 // mostly needs fewer.
 constexpr int64_t kMostSimulations = 2000;
 constexpr int64_t kMostCells = 4'000'000;  // stages x micro-batches, over all simulations
-// A cut must be faster by this share, so that rounding decides nothing.
+// A cut counts as faster only by this share, so that rounding does not decide.
 constexpr double kFaster = 1e-9;
 
 [[noreturn]] void fail(const std::string& text) { throw std::invalid_argument("explain: " + text); }
@@ -35,7 +35,7 @@ std::string text(double value) {
   return out.str();
 }
 
-// A value above 0 for each of `expected` things, or for none.
+// Checks that there is a value above 0 for each of `expected` things, or no value at all.
 void check_each(const std::string& name, const std::vector<double>& values, int64_t expected,
                 const char* thing) {
   if (values.empty()) return;
@@ -63,7 +63,8 @@ void check_options(const ExplainOptions& options, int64_t partitions) {
 void check_finite(const Profile& profile, const ExplainOptions& options,
                   const std::string& prefix) {
   std::vector<double> sizes = options.micro_batch_sizes;
-  if (sizes.empty()) sizes = {static_cast<double>(options.chunks)};  // as one of all rows
+  // as one micro-batch with all rows
+  if (sizes.empty()) sizes = {static_cast<double>(options.chunks)};
   check_finite_step(profile, sizes, options, prefix);
 }
 
@@ -87,7 +88,8 @@ void check_balance(const std::vector<int64_t>& balance, int64_t layers) {
   }
 }
 
-// How a number of partitions is run: the part of a prediction that does not depend on the cut.
+// The schedule and the machine for a number of partitions: the part of a prediction that does not
+// depend on the cut.
 class Plan {
  public:
   Plan(const Profile& profile, int64_t partitions, const ExplainOptions& options)
@@ -100,7 +102,7 @@ class Plan {
            std::to_string(schedule_.micro_batches()) + " micro-batches, expected " +
            std::to_string(partitions) + " and " + std::to_string(options.chunks));
     }
-    check_whole_step(schedule_, "explain: ");
+    internal::check_whole_step(schedule_, "explain: ");
     splits_ = has_split_backwards();
     recomputed_ = recomputed_cells(schedule_, checkpoint_modes(options, partitions));
     micro_batches_.resize(static_cast<size_t>(options.chunks));
@@ -173,8 +175,7 @@ class Plan {
   bool splits_ = false;
 };
 
-// The costs that partition() takes: forward, backward, and a recompute as if there were one for
-// every micro-batch.
+// The costs for partition(): forward, backward, and a recompute, as if every micro-batch had one.
 std::vector<double> whole_costs(const Profile& profile, bool recompute) {
   std::vector<double> costs;
   for (const LayerProfile& layer : profile.layers) {
@@ -183,7 +184,7 @@ std::vector<double> whole_costs(const Profile& profile, bool recompute) {
   return costs;
 }
 
-// Where searches begin.
+// The cuts from which searches begin.
 std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& plan,
                                          const ExplainOptions& options) {
   const std::vector<Checkpoint> modes = checkpoint_modes(options, plan.partitions());
@@ -214,7 +215,7 @@ std::vector<std::vector<int64_t>> starts(const Profile& profile, const Plan& pla
   return result;
 }
 
-// The fastest cut to which moves lead from any of the starts.
+// The fastest cut that moves reach from any of the starts.
 std::vector<int64_t> fastest(const Plan& plan, const Pieces& pieces,
                              const std::vector<std::vector<int64_t>>& starts) {
   int64_t left = std::min(kMostSimulations, kMostCells / plan.cells());
@@ -292,13 +293,13 @@ void check_machine(const ExplainOptions& machine, const std::string& prefix) {
 
 void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
                        const ExplainOptions& machine, const std::string& prefix) {
-  // Sums of it are finite, too.
+  // Sums of times up to this are finite, too.
   constexpr double kLongest = 1e300;
   const auto micro_batches = static_cast<double>(sizes.size());
   const auto layers = static_cast<double>(profile.layers.size());
   const double rows = std::accumulate(sizes.begin(), sizes.end(), 0.0);
   double work = 0;
-  double bytes = 0;  // that cross cuts, each both ways
+  double bytes = 0;  // bytes that cross cuts, in both directions
   for (const LayerProfile& layer : profile.layers) {
     const SplitBackward halves = split_backward(layer);
     work += 2 * layer.forward + layer.backward + halves.input + halves.weight;
@@ -311,7 +312,7 @@ void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
   const double sent = machine.bandwidth > 0 ? rows * bytes / machine.bandwidth : 0.0;
   const double once = rows * work * slowest + sent +
                       micro_batches * (transfers * machine.latency + 4 * layers * machine.overhead);
-  // No more workers share a core than there are layers.
+  // A core is shared by at most as many workers as there are layers.
   if (once * layers * machine.contention <= kLongest) return;
   throw std::invalid_argument(
       prefix + "the times of a step are too long to be added up: layers take " + text(rows * work) +
@@ -341,7 +342,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
   result.chunks = options.chunks;
   result.cores = options.cores;
   result.step = run.makespan;
-  std::vector<double> work;  // of each partition in a step
+  std::vector<double> work;  // seconds of each partition in a step
   for (int64_t j = 0; j < partitions; ++j) {
     const StageCosts& stage = model.costs.front().stages[static_cast<size_t>(j)];
     PartitionExplanation partition;
@@ -350,7 +351,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
     partition.backward = stage.backward;
     partition.input_gradient = stage.input_gradient;
     partition.weight_gradient = stage.weight_gradient;
-    // Checks the size of what follows.
+    // Throws if the bytes below would overflow.
     partition.memory =
         model.stage_memory(j, options.param_scale).bytes("explain: partition " + std::to_string(j));
     partition.fixed = std::llround(static_cast<double>(stage.parameters) * options.param_scale) +
@@ -390,7 +391,7 @@ Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
 std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
                                   const ExplainOptions& options) {
   check_profile(profile, "best_balance: the profile cannot have been measured: ");
-  // Before anything is made of that size.
+  // Checks `partitions` before anything of that size is allocated.
   if (partitions < 1 || partitions > static_cast<int64_t>(profile.layers.size())) {
     partition(whole_costs(profile, /*recompute=*/true), partitions);  // throws
   }

@@ -1,6 +1,6 @@
-// explain: what a cut costs each partition, and how long a training step is predicted to take.
+// explain: the costs of each partition of a cut, and the predicted time of a training step.
 //
-// It knows no LibTorch and measures nothing: it puts a profile's times on a schedule
+// Needs no LibTorch and measures nothing: it applies a profile's times to a schedule
 // (gpipe/schedule/simulate.h). docs/design/balance.md says what the prediction leaves out.
 #ifndef BALANCE_STEP_EXPLAIN_H_
 #define BALANCE_STEP_EXPLAIN_H_
@@ -17,59 +17,59 @@
 namespace gpipe::balance {
 
 struct ExplainOptions {
-  // Micro-batches of a mini-batch, each with as many rows as the profile's, or:
+  // The number of micro-batches of a mini-batch.
   int64_t chunks = 1;
-  // By micro-batch: its rows in units of the profile's, above 0. Its times, transfers and
+  // [micro-batch] Its rows in units of the profile's rows, above 0. Its times, transfers and
   // activations are taken as proportional to them. Empty: 1 for all.
   std::vector<double> micro_batch_sizes;
   Checkpoint checkpoint = Checkpoint::kExceptLast;
-  // The mode of each partition. Replaces `checkpoint`. Empty: that holds for all.
+  // The mode of each partition, instead of `checkpoint`. Empty: `checkpoint` holds for all.
   std::vector<Checkpoint> partition_checkpoints;
-  // Stage j is partition j. The halves of split backwards take what split_backward()
-  // (balance/costs/profile.h) says; of the first partition, whose inputs need no gradient, the half
-  // of inputs takes nothing if halves were measured. Empty: 1F1B.
+  // The schedule; stage j is partition j. The halves of split backwards take the times of
+  // split_backward() (balance/costs/profile.h). If halves were measured, the input half of the
+  // first partition takes no time, as its inputs need no gradient. Null: 1F1B.
   ScheduleGenerator schedule = Schedule::one_f_one_b;
 
-  // By partition: how long its device takes for what the profile's device does in 1. Above 0.
-  // Empty: 1 for all.
+  // [partition] How long its device takes for 1 second of the profile's device. Above 0. Empty: 1
+  // for all.
   std::vector<double> slowness;
-  // Of the link between any two partitions. 0 bytes per second: transfers take only their latency.
+  // The link between any two partitions. A bandwidth of 0: transfers take only their latency.
   double bandwidth = 0;  // bytes per second
   double latency = 0;    // seconds per transfer
-  // Seconds that every action takes beside its layers.
+  // Seconds that every action takes in addition to its layers.
   double overhead = 0;
-  // How many partitions can compute at once, as on few cores. 0: all.
+  // How many partitions can compute at the same time, for a machine with few cores. 0: all.
   int64_t cores = 0;
-  // How many times as long an action takes while others run, which shares caches and memory with
-  // them. At least 1.
+  // Factor by which an action is slower while others run and share caches and memory with it. At
+  // least 1.
   double contention = 1;
 
-  // What a parameter takes in bytes, in units of its own size: 2 for itself and its gradient, more
-  // with an optimizer's state. At most kMostParamScale.
+  // The bytes that training needs for each byte of a parameter: 2 for the parameter and its
+  // gradient, more with an optimizer's state. At most kMostParamScale.
   double param_scale = 2;
 
-  // For best_balance(): layers of which no two neighbors may be separated, as in PartitionOptions.
+  // For best_balance(): ranges of layers that must not be separated, as in PartitionOptions.
   std::vector<LayerRange> keep_together;
 };
 
-// Times in seconds, sizes in bytes, both of one micro-batch with the profile's rows unless said
-// otherwise.
+// Times in seconds and sizes in bytes, both for one micro-batch with the profile's rows, unless
+// stated otherwise.
 struct PartitionExplanation {
   LayerRange layers{};
   double forward = 0;
   double backward = 0;
   double input_gradient = 0;  // the halves of a split backward
   double weight_gradient = 0;
-  double recompute = 0;  // the mean over the micro-batches; those not checkpointed count 0
+  double recompute = 0;  // mean over the micro-batches; 0 for those that are not checkpointed
   int64_t parameters = 0;
   int64_t sent = 0;  // to later partitions: the activation and the skips
-  // Of a whole step: the most that the partition holds at a time: parameters x param_scale,
-  // buffers, what the micro-batches in flight keep (inputs only where they are checkpointed), one
-  // recompute, the largest workspace of a layer.
+  // The most bytes that the partition holds at a time in a step: parameters x param_scale, buffers,
+  // what the micro-batches in flight keep (only inputs if they are checkpointed), one recompute,
+  // and the largest workspace of a layer.
   int64_t memory = 0;
-  // The parts of that: parameters with what an optimizer keeps, buffers and workspace, in any case;
-  // of a micro-batch what arrives, what is kept beside it for a backward, and what of both waits
-  // for the second half of a split one.
+  // The parts of `memory`. `fixed`: parameters x param_scale, buffers and workspace. Of each
+  // micro-batch: what arrives, what is kept in addition for a backward, and the part of both that
+  // waits for the second half of a split backward.
   int64_t fixed = 0;
   int64_t received = 0;
   int64_t kept = 0;
@@ -79,46 +79,46 @@ struct PartitionExplanation {
 
 // A worker, which may have several partitions.
 struct WorkerExplanation {
-  int64_t memory = 0;  // as a partition's, of all of its partitions together
+  int64_t memory = 0;  // of all its partitions together
   double busy = 0;
 };
 
 struct Explanation {
-  std::string device;                // the profile's
-  std::string autocast;              // the profile's
-  bool deferred_batch_norm = false;  // the profile's
-  int64_t batch_rows = 0;            // of a micro-batch
+  std::string device;                // from the profile
+  std::string autocast;              // from the profile
+  bool deferred_batch_norm = false;  // from the profile
+  int64_t batch_rows = 0;            // rows of a micro-batch
   int64_t chunks = 0;
-  int64_t cores = 0;  // how many partitions can compute at once; 0: all
+  int64_t cores = 0;  // how many partitions can compute at the same time; 0: all
   std::vector<PartitionExplanation> partitions;
   std::vector<WorkerExplanation> workers;
   bool splits = false;          // the schedule has split backwards
-  bool halves_measured = true;  // if not, half of a whole backward's time is taken for each
+  bool halves_measured = true;  // if false, each half has half of a whole backward's time
 
-  int64_t binding = 0;    // the partition that is busy longest: the first of several
-  double step = 0;        // seconds of forwards and backwards of a mini-batch, without an optimizer
-  double bubble = 0;      // the mean share of the step in which partitions are idle, 0 .. 1
-  double one_device = 0;  // seconds of the same micro-batches one after another on the profile's
-                          // device, with nothing recomputed
+  int64_t binding = 0;  // the partition that is busy longest; the first one if there are several
+  double step = 0;      // seconds of forwards and backwards of a mini-batch, without an optimizer
+  double bubble = 0;    // the mean share of the step in which partitions are idle, 0 .. 1
+  // seconds of the same micro-batches one after another on the profile's device, without recomputes
+  double one_device = 0;
   // one_device / step; 0 if the profile has no times.
   double speed_up = 0;
 
-  // How many layers each partition has.
+  // The number of layers of each partition.
   std::vector<int64_t> balance() const;
 };
 
-// Throws std::invalid_argument that begins with `prefix` for a machine that is out of range: cores,
-// bandwidth, latency, overhead, contention, param_scale.
+// Throws std::invalid_argument with a message that begins with `prefix` for a machine whose values
+// are out of range: cores, bandwidth, latency, overhead, contention, param_scale.
 void check_machine(const ExplainOptions& machine, const std::string& prefix);
 
-// Throws std::invalid_argument that begins with `prefix` if the times of a step are no finite
-// numbers however its layers are cut and ordered, because the profile's times are too long, or the
-// machine's links too slow. `sizes` as micro_batch_sizes, one for each micro-batch.
+// Throws std::invalid_argument with a message that begins with `prefix` if the times of a step may
+// overflow for some cut and order, because the profile's times are too long or the machine's links
+// too slow. `sizes` as micro_batch_sizes, one for each micro-batch.
 void check_finite_step(const Profile& profile, const std::vector<double>& sizes,
                        const ExplainOptions& machine, const std::string& prefix);
 
-// The mode of each partition. Throws std::invalid_argument if the options have modes for another
-// number of them, and for fewer than one or more than Schedule::kMostCells.
+// Returns the mode of each partition. Throws std::invalid_argument if `options` has modes for
+// another number of partitions, and for less than 1 or more than Schedule::kMostCells partitions.
 std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t partitions);
 
 // Explains the cut that gives partition j the next balance[j] layers.
@@ -128,17 +128,17 @@ std::vector<Checkpoint> checkpoint_modes(const ExplainOptions& options, int64_t 
 //
 // Throws std::invalid_argument for a balance that does not sum up to the profile's layers or has a
 // partition without layers, for a profile that cannot have been measured, for options out of their
-// ranges, and for a schedule of another size or that cannot run.
+// ranges, and for a schedule that has another size or cannot run.
 Explanation explain(const Profile& profile, const std::vector<int64_t>& balance,
                     const ExplainOptions& options = {});
 
-// The cut with the least predicted step that was found: the most even ones that partition() finds,
-// and from each of them the neighboring cuts for as long as one is faster. Unlike partition() it
-// sees skips that cross several cuts, transfers beside computations, and partitions that recompute
-// less than others.
+// Searches the cut with the shortest predicted step. The search starts from the most even cuts of
+// partition() and moves to neighboring cuts while one is faster. Unlike partition() it takes into
+// account skips that cross several cuts, transfers during computations, and partitions that
+// recompute less than others.
 //
 // Takes some hundred simulations: half a second for a thousand layers in 8 partitions and 32
-// micro-batches, some seconds at most. Throws as explain() does, and as partition() does for
+// micro-batches, at most a few seconds. Throws as explain() does, and as partition() does for
 // `partitions`.
 std::vector<int64_t> best_balance(const Profile& profile, int64_t partitions,
                                   const ExplainOptions& options = {});

@@ -121,11 +121,11 @@ TEST(Explain, SkipsAreSentAndReceivedWhereTheyCrossACut) {
 
 TEST(Explain, TransfersTakeTime) {
   ExplainOptions options = plain(1);
-  options.bandwidth = 25;  // an activation takes 2 s, there and back
+  options.bandwidth = 25;  // an activation takes 2 s in each direction
   options.latency = 0.5;
   EXPECT_DOUBLE_EQ(explain(even(4), {2, 2}, options).step, 2 * 6.0 + 2 * 2.5);
   Profile profile = even(4);
-  profile.skips = {{0, 2, 100}};  // 4 s: later than the activation
+  profile.skips = {{0, 2, 100}};  // 4 s: arrives later than the activation
   EXPECT_DOUBLE_EQ(explain(profile, {2, 2}, options).step, 2 * 6.0 + 2 * 4.5);
   EXPECT_DOUBLE_EQ(explain(profile, {4}, options).step, 12.0) << "nothing leaves the partition";
 }
@@ -214,7 +214,7 @@ TEST(Explain, MeasuredHalvesOfABackwardAreTaken) {
   EXPECT_TRUE(explanation.splits);
   EXPECT_DOUBLE_EQ(explanation.partitions[1].input_gradient, 1.5);
   EXPECT_DOUBLE_EQ(explanation.partitions[1].weight_gradient, 0.75);
-  // Nothing waits for the gradient of the first partition's inputs: both halves run in the second.
+  // No stage waits for the gradient of the first partition's inputs: both halves run in the second.
   EXPECT_DOUBLE_EQ(explanation.partitions[0].input_gradient, 0);
   EXPECT_DOUBLE_EQ(explanation.partitions[0].weight_gradient, 2);
   EXPECT_DOUBLE_EQ(explanation.step, 1 + 1 + 1.5 + 2);
@@ -232,7 +232,7 @@ TEST(Explain, BetweenTheHalvesOnlyWhatWaitsIsHeld) {
         "worker 1: F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n");
   };
   const int64_t fixed = 10 * 2 + 1 + 7;
-  // One whole micro-batch (50 arrive, 100 are kept) and one that waits.
+  // One whole micro-batch (50 arrive, 100 are kept), and one that waits for its weight half.
   EXPECT_EQ(explain(profile, {1, 1}, options).partitions[1].memory, fixed + 150 + 30);
 }
 
@@ -251,7 +251,7 @@ TEST(Explain, PartitionsMayHaveModesOfTheirOwn) {
           HasSubstr("partition_checkpoints has 1 modes, expected 2")));
 }
 
-// What was predicted before the model of a step became one for all who predict.
+// Predictions from before explain(), //diagnose and experiments shared one model of a step.
 TEST(Explain, PredictionsAreTheSameToTheLastBit) {
   ExplainOptions options;
   options.chunks = 5;
@@ -301,7 +301,8 @@ TEST(Explain, AWorkerHoldsWhatItsPartitionsHoldTogether) {
   };
   const Explanation explanation = explain(even(4), {1, 1, 1, 1}, options);
   ASSERT_EQ(explanation.workers.size(), 2);
-  // Two partitions' parameters and buffers, the larger workspace, and all that both hold at once.
+  // The parameters and buffers of two partitions, the larger workspace, and the most that both hold
+  // at a time.
   EXPECT_EQ(explanation.workers[0].memory, 2 * 10 * 2 + 2 + 7 + (1000 + 100) + (50 + 100));
   EXPECT_EQ(explanation.workers[1].memory, 2 * 10 * 2 + 2 + 7 + 2 * (50 + 100));
   EXPECT_DOUBLE_EQ(explanation.workers[0].busy, 0.5);
@@ -411,7 +412,7 @@ TEST(Explain, MistakesAreNamed) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("4 layers for 5 partitions")));
 }
 
-// All cuts of `layers` into `partitions`.
+// All cuts of `layers` layers into `partitions` partitions.
 std::vector<std::vector<int64_t>> all_cuts(int64_t layers, int64_t partitions) {
   if (partitions == 1) return {{layers}};
   std::vector<std::vector<int64_t>> result;
@@ -442,7 +443,7 @@ TEST(BestBalance, APartitionThatRecomputesNothingGetsMore) {
   ExplainOptions options = plain(32);
   options.checkpoint = Checkpoint::kExceptLast;
   options.schedule = Schedule::one_f_one_b;
-  // 3 and 4 s for a layer: 8 x 3 = 6 x 4.
+  // A layer takes 3 s and 4 s on the two devices: 8 x 3 = 6 x 4.
   EXPECT_THAT(best_balance(even(14), 2, options), ElementsAre(6, 8));
 }
 
@@ -463,7 +464,7 @@ TEST(BestBalance, ASlowDeviceGetsLess) {
   EXPECT_THAT(best_balance(even(8), 2, options), ElementsAre(6, 2));
 }
 
-// The even cut puts a wide skip over a slow link; partition() does not see it.
+// The even cut sends a wide skip over a slow link, which partition() does not see.
 TEST(BestBalance, AvoidsAWideSkip) {
   Profile profile = even(6);
   profile.skips = {{2, 4, 100000}};
@@ -490,7 +491,7 @@ TEST(BestBalance, IsWithinAFewPercentOfTheBestOfAllCuts) {
     options.bandwidth = 20;
     options.schedule = i % 2 == 0 ? Schedule::gpipe : Schedule::one_f_one_b;
     const double found = explain(profile, best_balance(profile, 3, options), options).step;
-    // A search from good starts, not all cuts: 10 % is what it may miss.
+    // The search starts from good cuts and does not try all: it may miss 10 %.
     EXPECT_LE(found, 1.1 * least_step(profile, 3, options)) << i;
   }
 }

@@ -1,4 +1,4 @@
-// explanation_json: an explained cut as the JSON that to_json() writes.
+// explanation_json: an explained cut as a JSON object, which to_json() prints.
 #ifndef BALANCE_STEP_EXPLANATION_JSON_H_
 #define BALANCE_STEP_EXPLANATION_JSON_H_
 

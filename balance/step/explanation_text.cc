@@ -21,7 +21,7 @@ using text::counted;
 
 constexpr size_t kColumns = 80;
 
-// At least three significant digits. Only what no column has room for has an exponent.
+// At least three significant digits. Only a value that is too wide for a column has an exponent.
 std::string digits(double value) {
   if (value == 0) return "0";
   if (value < 0.0005) return "<0.001";
@@ -40,7 +40,7 @@ std::string to_text(const Explanation& explanation) {
   for (const PartitionExplanation& partition : explanation.partitions) {
     most = std::max({most, partition.parameters, partition.memory, partition.sent});
   }
-  // Not in GiB, of which what small partitions send would be none.
+  // Never in GiB: what small partitions send would show as 0.
   const text::MemoryUnit unit = text::memory_unit(std::min<int64_t>(most, 1 << 20));
   const auto size = [&unit](int64_t bytes) {
     return digits(static_cast<double>(bytes) / static_cast<double>(unit.bytes));
@@ -72,8 +72,8 @@ std::string to_text(const Explanation& explanation) {
       kColumns, 0, 2);
   if (explanation.splits && !explanation.halves_measured) {
     text += command::wrap(
-        "The halves of split backwards were not measured: each is taken for half of the whole; "
-        "measure the profile again for more.",
+        "The halves of split backwards were not measured: each is taken as half of the whole; "
+        "measure the profile again.",
         kColumns, 0, 2);
   }
   const bool all = explanation.cores == 0 ||

@@ -1,8 +1,8 @@
 // Compares predicted (simulated) with measured steps on this machine's CPU: small networks in one
 // and two partitions of one thread each, and sleeping layers, which need no processor, in eight.
 //   prediction_benchmark [ROUNDS [PART OF A NETWORK'S NAME]]
-// Every round profiles, cuts, predicts and measures, so that what else the machine does meanwhile
-// meets both. Prints the medians.
+// Every round profiles, cuts, predicts and measures, so that other load on the machine affects both
+// figures. Prints the medians.
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -100,7 +100,7 @@ void compare(const SmallNetwork& network, int64_t partitions, bool contends,
       options.chunks = kChunks;
       options.checkpoint = runs[k].mode;
       options.schedule = runs[k].schedule;
-      // One cut for all rounds, or every round would compare another pipeline.
+      // All rounds use the same cut. Otherwise every round would compare another pipeline.
       if (balance.empty()) balance = best_balance(measured, partitions, options);
       Figures& run_figures = figures[k];
       run_figures.plain.push_back(explain(measured, balance, options).step);

@@ -1,4 +1,4 @@
-// share_cores: a simulated run on fewer cores than workers.
+// share_cores: adapts a simulated run to fewer cores than workers.
 #ifndef BALANCE_STEP_SHARED_CORES_H_
 #define BALANCE_STEP_SHARED_CORES_H_
 
@@ -10,17 +10,17 @@
 namespace gpipe::balance {
 
 struct SharedRun {
-  double makespan = 0;       // the unit of the simulation
-  std::vector<double> busy;  // by worker, the time spent in actions
+  double makespan = 0;       // in the unit of the simulation
+  std::vector<double> busy;  // [worker] the time spent in actions
 };
 
-// What `run` becomes if only `cores` workers (0: all) can run at once and the cores are shared
-// fairly, and if an action beside others takes `contention` times as long (they share caches and
-// memory).
+// Returns `run` on a machine where only `cores` workers (0: all) can run at the same time. The
+// cores are shared fairly, and an action beside others takes `contention` times as long, as they
+// share caches and memory.
 //
-// While k workers are in an action, all of them slow down by the same factor, k / cores, but at
-// least 1, and by `contention` if k > 1. So the order of events stays as simulated, and the run's
-// time is stretched piece by piece. That is exact except for transfers, which are stretched too.
+// While k workers are in an action, all of them slow down by the same factor: k / cores, at least
+// 1, times `contention` if k > 1. So the order of events stays as simulated, and the run's time is
+// stretched piece by piece. This is exact except for transfers, which are stretched, too.
 //
 // Requirements: cores >= 0, contention > 0.
 SharedRun share_cores(const Simulation& run, int64_t cores, double contention);

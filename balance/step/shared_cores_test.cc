@@ -26,14 +26,15 @@ TEST(ShareCores, OneCoreTakesTheSumOfAllWork) {
 }
 
 TEST(ShareCores, OnlyTheMomentsWithTooManyWorkersStretch) {
-  // Forwards: 0, 0 1, 0 1 2, 1 2, 2 are busy at a time: one of five slots stretches, to 3/2.
+  // Forwards: stages 0, 0 1, 0 1 2, 1 2, 2 are busy at a time. One of the five slots is stretched,
+  // by 3/2.
   const SharedRun shared = share_cores(run(3, 3), 2, 1.0);
   EXPECT_DOUBLE_EQ(shared.makespan, (5 + 0.5) * 3.0);
   EXPECT_DOUBLE_EQ(shared.busy[0], (3 + 0.5) * 3.0);
 }
 
 TEST(ShareCores, ContentionIsFeltBesideOthersOnly) {
-  // Two stages, two micro-batches: 0, 0 1, 1.
+  // Two stages and two micro-batches: stages 0, 0 1, 1 are busy at a time.
   const SharedRun shared = share_cores(run(2, 2), 0, 1.5);
   EXPECT_DOUBLE_EQ(shared.makespan, (3 + 0.5) * 3.0);
   EXPECT_DOUBLE_EQ(share_cores(run(1, 5), 0, 1.5).makespan, 15.0) << "alone";

@@ -11,8 +11,8 @@
 namespace gpipe::balance {
 namespace {
 
-// [stage] how near its most graphs at a time are to those of all micro-batches: 0 for one, 1 for
-// all.
+// [stage] The share of all micro-batches' graphs that the stage holds at its peak: 0 for one graph,
+// 1 for all.
 std::vector<double> held_shares(const StepModel& model) {
   const Schedule& schedule = model.schedule;
   std::vector<int64_t> held(static_cast<size_t>(schedule.stages()));
@@ -47,7 +47,7 @@ const Action* first_backward(const Schedule& schedule) {
   return nullptr;
 }
 
-// What each action of a model takes.
+// The seconds of each action of a model.
 class ActionSeconds {
  public:
   explicit ActionSeconds(const StepModel& model) : model_(model) {
@@ -63,7 +63,7 @@ class ActionSeconds {
   }
 
  private:
-  // What comes and what goes.
+  // Seconds of the copies that arrive and leave.
   double copies(const Action& action) const {
     if (model_.copy_streams || !is_on_the_way(action.kind)) return 0.0;
     const Routes& routes = model_.costs.front().routes;
@@ -80,7 +80,7 @@ class ActionSeconds {
     return from == to ? 0.0 : model_.copy_seconds(route, action);
   }
 
-  // Where a graph comes to be held.
+  // Seconds for memory that an action's graph touches for the first time.
   double fresh_memory(const Action& action, const StageCosts& stage) const {
     if (held_shares_.empty()) return 0.0;
     const CellMemory memory = cell_memory(action.kind, model_.is_recomputed(action));
@@ -90,10 +90,10 @@ class ActionSeconds {
   }
 
   const StepModel& model_;
-  std::vector<double> held_shares_;  // [stage]; empty: not asked for
+  std::vector<double> held_shares_;  // [stage]; empty: not needed
 };
 
-// What is held by the worker, of all of its stages or of one.
+// The memory held by all stages of the worker, or by one of them.
 StepMemory memory_of(const StepModel& model, int64_t worker, std::optional<int64_t> stage,
                      double param_scale) {
   StepMemory result;

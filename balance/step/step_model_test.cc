@@ -36,7 +36,7 @@ Profile profile(int64_t layers) {
   return profile;
 }
 
-// A layer in each stage.
+// One layer in each stage.
 StepModel model(const Schedule& schedule, Checkpoint mode = Checkpoint::kNever) {
   const std::vector<int64_t> balance(static_cast<size_t>(schedule.stages()), 1);
   StepModel result{
@@ -112,13 +112,13 @@ TEST(StepModel, WithoutCopyStreamsACopyIsPartOfBothActions) {
   copies.machine.bandwidth = 50;
   copies.copy_streams = false;
   EXPECT_EQ(step(copies), 6 + 4 * 2);
-  // A second half of a backward sends nothing.
+  // The weight half of a backward sends nothing.
   copies = model(Schedule::from_text(
       "stages 2\nmicro_batches 1\nworker 0: F0.0 I0.0 W0.0\nworker 1: F1.0 I1.0 W1.0\n"));
   copies.machine.bandwidth = 50;
   copies.copy_streams = false;
   EXPECT_THAT(copies.run().busy, ElementsAre(3 + 2 * 2, 3 + 2 * 2));
-  // Between stages of one worker nothing is copied.
+  // Nothing is copied between stages of one worker.
   copies = model(Schedule::from_text("stages 2\nmicro_batches 1\nworker 0: F0.0 F1.0 B1.0 B0.0\n"));
   copies.machine.bandwidth = 50;
   copies.copy_streams = false;
@@ -131,7 +131,7 @@ TEST(StepModel, CoresAndContention) {
   EXPECT_EQ(step(shared), 2 * 4 * 3);
   shared.machine.cores = 2;
   shared.machine.contention = 1.5;
-  // Of 15 seconds both are busy from 1 to 4, and from 7 to 13.
+  // In 15 seconds both workers are busy from 1 to 4, and from 7 to 13.
   EXPECT_EQ(step(shared), 6 + 9 * 1.5);
   EXPECT_EQ(shared.simulate().makespan, 15);
 }
@@ -145,7 +145,7 @@ TEST(StepModel, MemoryIsTouchedAnewWhereManyMicroBatchesAreHeld) {
   EXPECT_THAT(busy(Schedule::gpipe(2, 4), Checkpoint::kNever), ElementsAre(17, 17));
   EXPECT_THAT(busy(Schedule::gpipe(2, 4), Checkpoint::kAlways), ElementsAre(16, 16))
       << "the recomputes";
-  // The first stage holds three of five, the last one.
+  // The first stage holds three of five micro-batches, the last stage one.
   EXPECT_THAT(busy(Schedule::one_f_one_b(3, 5), Checkpoint::kNever),
               ElementsAre(18.125, 16.5625, 15));
 }

@@ -1,4 +1,5 @@
-// irregular_profile: layers that are all different, for tests that compare predictions exactly.
+// irregular_profile: a profile whose layers are all different, for tests that compare predictions
+// exactly.
 #ifndef BALANCE_TESTING_IRREGULAR_PROFILE_H_
 #define BALANCE_TESTING_IRREGULAR_PROFILE_H_
 
@@ -8,8 +9,9 @@
 
 namespace gpipe::testing {
 
-// Nine layers with skips, of micro-batches of 4 rows. Times are multiples of 1/128 s, so that sums
-// of them are the same in any order and on any machine; `halves` of backwards are there, or not.
+// Nine layers with skips, for micro-batches of 4 rows. Times are multiples of 1/128 s, so that
+// their sums are the same in any order and on any machine. `halves`: whether the halves of
+// backwards are measured.
 inline balance::Profile irregular_profile(bool halves) {
   balance::Profile profile;
   profile.device = "device";

@@ -32,7 +32,7 @@ struct SleepFunction : torch::autograd::Function<SleepFunction> {
 
 struct SleepImpl : torch::nn::Cloneable<SleepImpl> {
   SleepImpl() { SleepImpl::reset(); }
-  // A parameter, or there would be nothing to compute a gradient for.
+  // Without a parameter there would be nothing to compute a gradient for.
   void reset() override { weight = register_parameter("weight", at::ones({1})); }
   at::Tensor forward(const at::Tensor& x) { return SleepFunction::apply(x * weight); }
   at::Tensor weight;

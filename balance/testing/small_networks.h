@@ -15,21 +15,21 @@ namespace gpipe::testing {
 struct SmallNetwork {
   std::string name;
   std::function<torch::nn::Sequential()> make;
-  std::vector<int64_t> shape;  // of a micro-batch
-  int64_t words = 0;           // above 0: it takes token ids below that
+  std::vector<int64_t> shape;  // shape of a micro-batch
+  int64_t words = 0;           // above 0: the network takes token ids below it
 };
 
-// So many micro-batches, one behind the other: numbers from 0 to 1, or token ids.
+// Returns `micro_batches` micro-batches in one tensor: numbers from 0 to 1, or token ids.
 at::Tensor random_input(const SmallNetwork& network, int64_t micro_batches = 1);
 
 // A U-Net, an AmoebaNet-D and a ResNet.
 std::vector<SmallNetwork> small_networks();
 
-// A language model of GPT-2's kind.
+// A language model in the style of GPT-2.
 SmallNetwork small_transformer();
 
-// Layers that take about 5 ms forward and 10 ms backward and no processor: any number of them can
-// run at once on any machine.
+// Layers that take about 5 ms forward and 10 ms backward but no processor time: any number of them
+// can run at the same time on any machine.
 SmallNetwork sleeping_network(int64_t layers);
 
 }  // namespace gpipe::testing

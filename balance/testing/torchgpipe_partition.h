@@ -1,4 +1,4 @@
-// torchgpipe_partition: the cut that torchgpipe's own partitioner makes, to be compared with ours.
+// torchgpipe_partition: the cut of torchgpipe's own partitioner, to compare it with partition()'s.
 #ifndef BALANCE_TESTING_TORCHGPIPE_PARTITION_H_
 #define BALANCE_TESTING_TORCHGPIPE_PARTITION_H_
 
@@ -25,8 +25,8 @@ struct TorchgpipesAnswer {
   }
 };
 
-// Its algorithm as it is implemented: borders move, one layer at a time, from the heaviest block
-// towards the lightest, in costs that are scaled to [0, 1].
+// torchgpipe's algorithm as it is implemented: borders move one layer at a time from the heaviest
+// block towards the lightest, with costs scaled to [0, 1].
 inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs,
                                               int64_t partitions) {
   const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
@@ -43,7 +43,7 @@ inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs,
   const auto begin = [&](int64_t j) { return j > 0 ? ends[j - 1] : 0; };
   const auto weight = [&](int64_t j) {
     double sum = 0.0;
-    // Borders may leave the list; as in Python, there is nothing behind it.
+    // Borders may leave the list; as in Python, the list is empty there.
     for (int64_t i = begin(j); i < std::min(ends[j], layers); ++i) sum += scaled[i];
     return sum;
   };
@@ -54,10 +54,10 @@ inline TorchgpipesAnswer torchgpipe_partition(const std::vector<double>& costs,
     return answer;
   };
   for (int round = 0; round < 10000;) {
-    int64_t p = 0;  // the last of the heaviest
+    int64_t p = 0;  // the last of the heaviest blocks
     for (int64_t j = 0; j < partitions; ++j) p = weight(j) >= weight(p) ? j : p;
     for (bool keep_p = true; keep_p && round < 10000; ++round) {
-      int64_t q = 0;  // the first of the lightest
+      int64_t q = 0;  // the first of the lightest blocks
       for (int64_t j = 0; j < partitions; ++j) q = weight(j) < weight(q) ? j : q;
       if (weight(p) <= weight(q) + 1) return finish();
       if (p < q) {

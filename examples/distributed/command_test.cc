@@ -150,7 +150,7 @@ TEST(RunCommand, SaysOnceWhichSettingsAreNotTheSame) {
   EXPECT_THAT(ends(command), Each("7 "));
 }
 
-TEST(RunCommand, WhatIsNoWrongUsageIsSaidByAll) {
+TEST(RunCommand, ErrorsOtherThanWrongUsageAreSaidByAll) {
   Command command;
   command.prepare = [](const gpipe::World& world) {
     if (world.rank() == 1) throw std::runtime_error("the disk is full");
@@ -161,7 +161,7 @@ TEST(RunCommand, WhatIsNoWrongUsageIsSaidByAll) {
   EXPECT_EQ(ended[1], "1 error: the disk is full|");
 }
 
-TEST(RunCommand, WhoCannotConnectSaysByItselfWhatIsWrong) {
+TEST(RunCommand, AProcessThatCannotConnectSaysByItselfWhatIsWrong) {
   Command command;
   command.read = [](int64_t) { setenv("RANK", "7", /*overwrite=*/1); };
   EXPECT_THAT(ends(command), Each(AllOf(StartsWith("2 error: "), HasSubstr("RANK"))));

@@ -22,7 +22,7 @@ run() { # PROCESSES ARGUMENTS...
       python3 -m torch.distributed.run --no-python --standalone "--nproc-per-node=${processes}" "${train}" "$@"
       ;;
     mpirun)
-      # Root must ask, and more ranks than cores must be allowed.
+      # Without these flags mpirun refuses root, and more ranks than cores.
       mpirun --allow-run-as-root --oversubscribe --bind-to none -n "${processes}" "${train}" "$@"
       ;;
   esac

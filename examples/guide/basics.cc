@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "balance/balance.h"
+#include "balance/check_rows.h"
 #include "balance/explanation_text.h"
 #include "examples/guide/guide.h"
 #include "gpipe/extend.h"
@@ -286,6 +287,13 @@ const guide::Chapter kSequential("3", [] {
   masked->step({x, mask}, {target}, loss_fn);
   // [/several_values_pipeline]
   guide::expect(masked->parameters()[0].grad().defined(), "a mask travels with x");
+  // [check_rows]
+  // #include "balance/check_rows.h"
+  for (const auto& problem : gpipe::balance::check_rows(model, {x, mask})) {
+    std::cerr << problem.text << "\n";
+  }
+  // [/check_rows]
+  guide::expect(gpipe::balance::check_rows(model, {x, mask}).empty(), "rows are not mixed");
 
   gpipe::GPipe tied(language_model(true), gpipe::GPipeOptions({2, 2}).chunks(2));
   tied->step({torch::randint(20, {8, 5})}, {}, mean);

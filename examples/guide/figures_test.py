@@ -2,7 +2,7 @@
 """The figures that the chapters of docs/guide show are those that their commands print.
 
 What is shown and can be computed again, that is: every block of plain text, and the tables of figures that do not
-depend on the machine. Of a block, lines that are only "..." stand for any others.
+depend on the machine. Lines of a block that are only "..." stand for any others.
 
 figures_test.py PROGRAM...: `answers`, the programs of the chapters, and the commands that chapters show. It runs in
 the folder that has docs/guide.

@@ -45,7 +45,7 @@ struct Sentences {
 };
 
 // [token_loss]
-// The mean over the tokens that are no padding. (N, T, words) and (N, T).
+// The mean over the tokens that are not padding. (N, T, words) and (N, T).
 torch::Tensor token_loss(const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
   return F::cross_entropy(outputs.at(0).flatten(0, 1), targets.at(0).flatten(),
                           F::CrossEntropyFuncOptions().ignore_index(-100));

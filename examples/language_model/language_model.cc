@@ -309,7 +309,7 @@ class Run {
       return make_optimizer(parameters, settings_.weight_decay);
     };
     if (settings_.zero) {
-      zero_.emplace(pipe_, make);
+      optimizer_ = std::make_unique<gpipe::ZeroOptimizer>(pipe_, make);
     } else {
       optimizer_ = make(network_->parameters());
     }
@@ -382,9 +382,7 @@ class Run {
 
   void resume() {
     if (settings_.resume.empty()) return;
-    const gpipe::Progress progress =
-        zero_ ? gpipe::load_checkpoint(pipe_, *zero_, settings_.resume)
-              : gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
+    const gpipe::Progress progress = gpipe::load_checkpoint(pipe_, *optimizer_, settings_.resume);
     while (step_ < progress.step && row_ < progress.rows) {
       row_ += rows_of_batch();
       ++step_;
@@ -404,11 +402,7 @@ class Run {
     // The checkpoint would be the same again, except for the flags, with which nothing was trained.
     if (step_ == begun_at_ && settings_.save == settings_.resume) return;
     const gpipe::Progress progress{step_, row_, {}, bits_};
-    if (zero_) {
-      gpipe::save_checkpoint(pipe_, *zero_, progress, settings_.save);
-    } else {
-      gpipe::save_checkpoint(pipe_, *optimizer_, progress, settings_.save);
-    }
+    gpipe::save_checkpoint(pipe_, *optimizer_, progress, settings_.save);
   }
 
   // The number of rows of the next mini-batch.
@@ -418,12 +412,8 @@ class Run {
   }
 
   void update(double learning_rate) {
-    set_learning_rate(zero_ ? zero_->local() : *optimizer_, learning_rate);
-    if (zero_) {
-      zero_->step();
-    } else {
-      optimizer_->step();
-    }
+    set_learning_rate(*optimizer_, learning_rate);
+    optimizer_->step();
   }
 
   void train() {
@@ -528,8 +518,7 @@ class Run {
   PackedRows rows_, held_out_;
   gpipe::GPipe pipe_{nullptr};
   std::unique_ptr<Network> network_;
-  std::unique_ptr<torch::optim::AdamW> optimizer_;  // or:
-  std::optional<gpipe::ZeroOptimizer> zero_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::string bits_;  // the result of bits_of for this run
   Json json_;
   int64_t step_ = 0;

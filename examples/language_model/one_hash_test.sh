@@ -77,7 +77,7 @@ printf '%s\n' "${layouts[@]}" gpipe | awk '{ print $NF }' | sort -u | diff "$wor
 for layout in "${layouts[@]}"; do
   read -r processes replicas stages schedule <<<"$layout"
   zero=--nozero
-  # Half of them, with all numbers of replicas.
+  # Half of the runs, with all numbers of replicas, shard the optimizer.
   [ $(((processes + stages + runs) % 2)) -eq 0 ] || zero=--zero
   expect_same "${layout// /_}" "$processes" "--replicas=$replicas" "--stages=$stages" "--schedule=$schedule" "$zero"
 done
@@ -114,7 +114,7 @@ for path, run in read.items():
     compared += 1
     assert run["validation_loss"] == alone["validation_loss"], path
     assert run["samples"] == alone["samples"], path
-    # What was resumed has a part of it.
+    # A resumed run has a part of the values.
     assert of(run) == of(alone) or "/to_" in path, (path, of(run), of(alone))
     assert of(run)[-1][:1] == of(alone)[-1][:1], path
 assert compared == int(sys.argv[2]), (compared, sys.argv[2])

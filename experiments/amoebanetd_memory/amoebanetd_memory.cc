@@ -9,15 +9,15 @@
 namespace {
 
 constexpr char kUsage[] =
-    "Shows the memory that AmoebaNet-Ds take which grow with the number of devices,\n"
-    "beside what torchgpipe and Huang et al. published: planned at full size, without\n"
+    "Shows the memory of AmoebaNet-Ds that grow with the number of devices, beside what\n"
+    "torchgpipe and Huang et al. published. The memory is planned at full size, without\n"
     "the devices, and measured over two training steps at --scale, with\n"
     "--schedule=gpipe as published.\n\n"
     "  tools/bazel run -c opt //experiments/amoebanetd_memory\n"
     "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --edition=2019-06\n"
     "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --ways=measured \\\n"
     "    --scale=full --experiment=pipeline-2 --devices=cuda:0,cuda:1\n\n"
-    "Experiments: baseline (of the older edition: naive-1), pipeline-1, pipeline-2,\n"
+    "Experiments: baseline (naive-1 with --edition=2019-06), pipeline-1, pipeline-2,\n"
     "pipeline-4, pipeline-8.";
 
 }  // namespace

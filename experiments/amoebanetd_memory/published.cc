@@ -7,12 +7,12 @@
 namespace gpipe::experiments {
 namespace {
 
-// Side of the images and rows of a mini-batch at the smaller scales.
+// The network with the image size and the mini-batch of the smaller scales.
 SmallNetwork small(std::string network, Scale scale) {
   return {std::move(network), 224, scale == Scale::kSmoke ? 4 : 8};
 }
 
-// Of a network whose number of normal cells is a multiple of `cells`.
+// Shrinks a network, but keeps its number of normal cells a multiple of `cells`.
 auto shrinker(int64_t cells) {
   return [cells](const MemoryVariant& variant, Scale scale) {
     return small(scale == Scale::kSmoke ? divide(variant.network, 6, 16, cells, 8)
@@ -21,7 +21,7 @@ auto shrinker(int64_t cells) {
   };
 }
 
-// A row by the same three figures of two sources.
+// A row with the same three figures from two sources, torchgpipe and `other`.
 using Figures = std::vector<std::string>;  // parameters, model memory, peak activation memory
 PublishedRow row(const std::string& name, const Figures& torchgpipe, const std::string& other,
                  const Figures& theirs) {
@@ -91,10 +91,10 @@ MemoryExperiment current() {
 
 // No program for this table is in torchgpipe's history. The networks and the numbers of devices are
 // published; batch, image size, optimizer and procedure are taken from the program of the later
-// table. Its 128 chunks are not: with them plans have 0.13 to 0.31 of the published activations,
-// where the later table's have 0.65 to 0.87 of theirs. With 16 it is 0.72 to 0.82. So 16 is the
-// likelier number, though chosen by the figures that it is compared with. Balances were the fastest
-// that fit with 128 chunks, found by
+// table. Its 128 chunks are not taken: with them plans have 0.13 to 0.31 of the published
+// activations, while plans of the later table have 0.65 to 0.87 of theirs. With 16 chunks it is
+// 0.72 to 0.82. So 16 is the likelier number, though it was chosen by the figures that it is
+// compared with. Balances were the fastest that fit with 128 chunks, found by
 //   //balance:fit --model=old_amoebanetd:12,544 --devices_gib=22.38,22.38,22.38,22.38 --batch=128
 //     --chunks=128 --checkpoint=except_last --schedule=gpipe --optimizer=rmsprop --zero_grad=false
 MemoryExperiment june_2019() {

@@ -17,7 +17,7 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr char kUsage[] =
-    "Trains AmoebaNets-D through pipelines of 2, 4 and 8 partitions with 1, 4 and 32\n"
+    "Trains AmoebaNet-Ds through pipelines of 2, 4 and 8 partitions with 1, 4 and 32\n"
     "micro-batches, on random images that are made once, and simulates AmoebaNet-D\n"
     "(18, 256) on the published devices; prints the images per second and speed-ups\n"
     "over n2m1 beside those that torchgpipe and Huang et al. published.\n\n"
@@ -28,7 +28,7 @@ constexpr char kUsage[] =
     "Experiments: n2m1, n2m4, n2m32, n4m1, n4m4, n4m32, n8m1, n8m4, n8m32.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
-// Images are 224 x 224 at every scale: the network takes none below.
+// Images are 224 x 224 at every scale: the network accepts no smaller ones.
 SpeedNetwork smaller(int64_t num_layers, int64_t num_filters) {
   models::NamedModel model = models::model_by_name("amoebanetd:18,256");
   model.make = [=] {

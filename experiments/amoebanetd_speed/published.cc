@@ -4,7 +4,7 @@
 
 namespace gpipe::experiments {
 
-// torchgpipe, benchmarks/amoebanetd-speed, v0.0.7. With one micro-batch it is checkpointed.
+// torchgpipe, benchmarks/amoebanetd-speed, v0.0.7. Runs with one micro-batch are checkpointed.
 const std::vector<SpeedVariant>& speed_variants() {
   static const std::vector<SpeedVariant> variants = {
       {"n2m1", 96, 1, {7, 17}, Checkpoint::kAlways},

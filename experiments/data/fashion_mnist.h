@@ -17,10 +17,10 @@ inline constexpr char kFashionMnistFolder[] = "/usr/share/datasets/fashion-mnist
 struct FashionMnistOptions {
   // The training images rather than the test images. Default: true.
   bool train = true;
-  // Mirror every other image, drawn at random. Default: false.
+  // Mirror each image with probability 1/2. Default: false.
   bool flip = false;
   // Enlarge the images by this factor in each direction, bilinearly: networks made for larger
-  // images reduce theirs 32-fold. Default: 1.
+  // images reduce them 32-fold. Default: 1.
   int64_t enlarge = 1;
   // Take only this many images from the beginning; 0 takes all. Default: 0.
   int64_t limit = 0;

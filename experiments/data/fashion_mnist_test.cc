@@ -64,7 +64,7 @@ class FashionMnistTest : public ::testing::Test {
   std::string packed_;
 };
 
-TEST_F(FashionMnistTest, ReadsAndNormalises) {
+TEST_F(FashionMnistTest, ReadsAndNormalizes) {
   const FashionMnist data(folder_, {});
   EXPECT_EQ(data.size(), 3);
   EXPECT_EQ(data.shape().size(), 4);

@@ -14,7 +14,7 @@ namespace gpipe::experiments {
 
 struct ImageFolderOptions {
   // Training: a random part of 8 to 100 % of the area and of aspect ratio 3:4 to 4:3, scaled to
-  // size x size, mirrored every other time. Otherwise: the shorter side scaled to `short_side`,
+  // size x size, mirrored with probability 1/2. Otherwise: the shorter side scaled to `short_side`,
   // then the size x size pixels in the middle. Default: true.
   bool train = true;
   int64_t size = 224;

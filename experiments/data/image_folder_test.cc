@@ -63,7 +63,8 @@ TEST_F(ImageFolderTest, ClassesAndFilesInAlphabeticalOrder) {
 }
 
 TEST_F(ImageFolderTest, ValidationTakesTheMiddle) {
-  // Left third black, middle white, right third black: the crop of a 3:1 image is all white.
+  // The left third is black, the middle white, the right third black: the crop of a 3:1 image is
+  // all white.
   std::vector<uint8_t> pixels;
   for (int y = 0; y < 32; ++y) {
     for (int x = 0; x < 96; ++x) {
@@ -103,7 +104,7 @@ TEST_F(ImageFolderTest, TrainingDependsOnTheDrawsAlone) {
   EXPECT_NE(a, b);
 }
 
-TEST_F(ImageFolderTest, DamagedAndMissingImagesAreNoException) {
+TEST_F(ImageFolderTest, DamagedAndMissingImagesDoNotThrow) {
   const ImageFolder data(folder_, options(true));
   write_bytes(folder_ + "/dog/a.jpg", "damaged");
   std::filesystem::remove(folder_ + "/dog/b.JPEG");

@@ -22,7 +22,7 @@ struct Destroyer {
 // A decoder costs more than a small image, so each thread keeps one.
 tjhandle decoder() {
   thread_local const std::unique_ptr<void, Destroyer> handle(tjInitDecompress());
-  if (!handle) throw std::runtime_error("libjpeg-turbo gives no decoder");
+  if (!handle) throw std::runtime_error("libjpeg-turbo could not make a decoder");
   return handle.get();
 }
 

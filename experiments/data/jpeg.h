@@ -9,8 +9,8 @@
 namespace gpipe::experiments {
 
 // Reads a JPEG file of any color space (gray and CMYK too) as red, green, blue. Throws
-// std::runtime_error that names the file if it is missing, cut short, damaged or not a JPEG. What
-// decoders commonly overlook (such as stray bytes between markers) is overlooked. Thread-safe.
+// std::runtime_error that names the file if it is missing, cut short, damaged or not a JPEG. Damage
+// that decoders commonly tolerate (such as stray bytes between markers) is tolerated. Thread-safe.
 RgbImage read_jpeg(const std::string& path);
 
 }  // namespace gpipe::experiments

@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// JPEG is lossy.
+// The largest error of a pixel: JPEG is lossy.
 constexpr int kLoss = 6;
 
 std::string path(const std::string& name) { return ::testing::TempDir() + "/" + name; }
@@ -39,7 +39,7 @@ TEST(ReadJpeg, GivesTheColors) {
   }
 }
 
-TEST(ReadJpeg, GreyBecomesThreeEqualChannels) {
+TEST(ReadJpeg, GrayBecomesThreeEqualChannels) {
   write_bytes(path("grey.jpg"), encode_jpeg(8, 8, std::vector<uint8_t>(64, 90), TJPF_GRAY));
   for (uint8_t value : read_jpeg(path("grey.jpg")).pixels) EXPECT_NEAR(value, 90, kLoss);
 }

@@ -1,8 +1,8 @@
 // Random: random numbers for the loading of data.
 //
 // They are the same on every platform and standard library. A generator is cheap to make for each
-// image, so that what an image gets depends only on seed, epoch and its index, whichever thread
-// reads it.
+// image, so that the numbers that an image gets depend only on the seed, the epoch and its index,
+// not on the thread that reads it.
 #ifndef GPIPE_EXPERIMENTS_DATA_RANDOM_H_
 #define GPIPE_EXPERIMENTS_DATA_RANDOM_H_
 
@@ -17,7 +17,7 @@ namespace gpipe::experiments {
 // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 class Random {
  public:
-  // A stream of its own for each list of keys.
+  // Each list of keys gives a stream of its own.
   explicit Random(std::initializer_list<uint64_t> keys) {
     for (uint64_t key : keys) {
       state_ ^= key;

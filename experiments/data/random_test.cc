@@ -15,7 +15,7 @@ TEST(Random, SameKeysSameStream) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(a.next(), b.next());
 }
 
-TEST(Random, NeighbouringKeysGiveUnrelatedStreams) {
+TEST(Random, NeighboringKeysGiveUnrelatedStreams) {
   std::set<uint64_t> first;
   for (uint64_t epoch = 0; epoch < 30; ++epoch) {
     for (uint64_t index = 0; index < 30; ++index) first.insert(Random({7, epoch, index}).next());

@@ -61,7 +61,7 @@ void resample(const RgbImage& image, const Box& source, int64_t width, int64_t h
   const std::vector<Taps> columns = make_taps(source.width, width, window.left, window.width);
   const std::vector<Taps> rows = make_taps(source.height, height, window.top, window.height);
 
-  // Along the rows first, and only those rows of the source that the window needs.
+  // Scales along the rows first, and only the rows of the source that the window needs.
   const int64_t first_row = rows.front().first;
   const int64_t last_row = rows.back().first + static_cast<int64_t>(rows.back().weights.size());
   const int64_t line = kChannels * window.width;

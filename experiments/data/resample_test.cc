@@ -29,7 +29,7 @@ RgbImage random_image(int64_t width, int64_t height) {
   return image;
 }
 
-// LibTorch's result for the same: shape [3, window.height, window.width].
+// LibTorch's result for the same arguments: shape [3, window.height, window.width].
 at::Tensor reference(RgbImage& image, const Box& source, int64_t width, int64_t height,
                      const Box& window) {
   const at::Tensor whole =
@@ -60,7 +60,7 @@ TEST_P(ResampleTest, AgreesWithLibTorch) {
   at::Tensor ours = at::empty({3, c.window.height, c.window.width});
   resample(image, c.source, c.width, c.height, c.window, false, identity(), ours.data_ptr<float>());
   const at::Tensor theirs = reference(image, c.source, c.width, c.height, c.window);
-  // Sums in another order, of values up to 255.
+  // The sums, of values up to 255, are in another order.
   EXPECT_LT(ours.sub(theirs).abs().max().item().toFloat(), 1e-3F);
   at::Tensor mirrored = at::empty_like(ours);
   resample(image, c.source, c.width, c.height, c.window, true, identity(),
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{24, 24, {0, 0, 24, 24}, 24, 24, {0, 0, 24, 24}}),  // unchanged
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
-TEST(Resample, Normalises) {
+TEST(Resample, Normalizes) {
   const RgbImage image{1, 1, {255, 0, 51}};
   float pixels[3];
   resample(image, {0, 0, 1, 1}, 1, 1, {0, 0, 1, 1}, false, {}, pixels);

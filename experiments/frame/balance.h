@@ -17,8 +17,8 @@ using command::to_text;
 // The number of a model's layers, without the memory that they take.
 int64_t layers_of(const models::NamedModel& model);
 
-// The same shares of `layers` layers, with at least one layer per partition. Throws
-// std::invalid_argument for fewer layers than partitions, and for a balance that is none.
+// Scales `balance` to `layers` layers, with at least one layer per partition. Throws
+// std::invalid_argument for fewer layers than partitions, and for a balance that is not valid.
 std::vector<int64_t> scale_balance(const std::vector<int64_t>& balance, int64_t layers);
 
 // `given`, the value of --balance; if that is empty, `published` in proportion. Throws

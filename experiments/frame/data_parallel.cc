@@ -15,7 +15,7 @@ struct DataParallel::Replica {
   torch::nn::Sequential model;
   c10::Device device;
   std::vector<at::Tensor> parameters;
-  // Of the mini-batch in progress.
+  // This replica's piece of the mini-batch in progress.
   at::Tensor input;
   at::Tensor target;
   double loss = 0;  // this replica's part of the mean
@@ -26,7 +26,7 @@ DataParallel::DataParallel(torch::nn::Sequential model,
                            const std::function<torch::nn::Sequential()>& make_model,
                            std::vector<c10::Device> devices, LossFn loss)
     : loss_(std::move(loss)) {
-  TORCH_CHECK_VALUE(!devices.empty(), "data parallelism needs a device at least");
+  TORCH_CHECK_VALUE(!devices.empty(), "data parallelism needs at least one device");
   for (const c10::Device& device : devices) {
     torch::nn::Sequential copy = replicas_.empty() ? model : make_model();
     copy->to(device);
@@ -39,7 +39,7 @@ DataParallel::DataParallel(torch::nn::Sequential model,
                                    [](const at::Tensor& a, const at::Tensor& b) {
                                      return a.sizes() == b.sizes();
                                    }),
-                        "make_model gives a network with other parameters than the model");
+                        "make_model gives a network whose parameters are not those of the model");
     }
     replicas_.push_back(std::move(replica));
   }

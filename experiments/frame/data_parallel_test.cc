@@ -57,7 +57,7 @@ TEST_P(DataParallelTest, IsOneBigBatch) {
       theirs = loss(plain->forward(input), target);
       theirs.backward();
     }
-    // The same sums in another order.
+    // The sums are the same, in another order.
     EXPECT_NEAR(ours, theirs.item().toDouble(), 1e-6);
     for (std::size_t p = 0; p < plain->parameters().size(); ++p) {
       EXPECT_TRUE(

@@ -39,7 +39,7 @@ std::vector<c10::Device> parse_devices(const std::string& text, int64_t cuda_dev
       continue;
     }
     TORCH_CHECK_VALUE(is_number(number), "--devices=", text, ": '", name,
-                      "' is no device; give a list such as cpu,cpu or cuda:0,cuda:1");
+                      "' is not a device; give a list such as cpu,cpu or cuda:0,cuda:1");
     const int64_t index = std::stoll(number);
     TORCH_CHECK_VALUE(index < cuda_devices, "--devices=", text, ": there is no CUDA device ", index,
                       "; this machine has ", cuda_devices);

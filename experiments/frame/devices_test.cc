@@ -21,7 +21,7 @@ TEST(ParseDevices, EmptyIsEveryCudaDevice) {
   EXPECT_TRUE(parse_devices("", 0).empty());
 }
 
-TEST(ParseDevices, WhatIsNoDevice) {
+TEST(ParseDevices, RefusesWhatIsNotADevice) {
   for (const std::string text : {"gpu", "cpu,", ",", "cuda:", "cuda:x", "cuda:-1", "-1", "cpu cpu",
                                  "cuda:0,cuda:7", "99999999999"}) {
     EXPECT_THROW(parse_devices(text, 4), c10::ValueError) << text;

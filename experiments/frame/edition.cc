@@ -3,8 +3,9 @@
 #include "absl/flags/flag.h"
 #include "command/wrong_value.h"
 
-ABSL_FLAG(std::string, edition, "current",
-          "The published table: current (v0.0.5), or 2019-06, the older table, of older models.");
+ABSL_FLAG(
+    std::string, edition, "current",
+    "The published table: current (v0.0.5), or 2019-06 (the older table, with older models).");
 
 namespace gpipe::experiments {
 

@@ -1,6 +1,6 @@
 // Edition: the --edition flag of experiments whose published table has an older edition.
 //
-// To be linked only into those: the flag exists in every program that links it.
+// Link it only into these experiments: the flag appears in every program that links it.
 #ifndef GPIPE_EXPERIMENTS_FRAME_EDITION_H_
 #define GPIPE_EXPERIMENTS_FRAME_EDITION_H_
 
@@ -10,7 +10,7 @@ namespace gpipe::experiments {
 
 enum class Edition {
   kCurrent,  // torchgpipe's documentation, v0.0.5, November 2019
-  kJune2019  // its README of 2019-06-20, of older models
+  kJune2019  // its README of 2019-06-20, with older models
 };
 
 // "current" or "2019-06". Throws std::invalid_argument for another text.
@@ -18,7 +18,7 @@ Edition parse_edition(const std::string& text);
 // "", as in ReportSource, or "2019-06".
 std::string to_text(Edition edition);
 
-// What --edition says.
+// The value of --edition.
 Edition edition_flag();
 
 }  // namespace gpipe::experiments

@@ -20,8 +20,8 @@ ABSL_FLAG(std::string, scale, "smoke",
           "experiment; smoke: a minute or less for each.");
 ABSL_FLAG(
     std::string, devices, "",
-    "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; one may stand "
-    "several times. Default: every CUDA device; without one, the CPU as often as needed.");
+    "One device for each partition or replica, such as cuda:0,cuda:1 or cpu,cpu; a device may be "
+    "listed several times. Default: every CUDA device; without one, the CPU as often as needed.");
 ABSL_FLAG(std::optional<int64_t>, epochs, std::nullopt,
           "Epochs of training (not of memory tables). Default: the scale's.");
 ABSL_FLAG(int64_t, skip_epochs, 1,
@@ -41,7 +41,7 @@ ABSL_FLAG(std::string, schedule, "",
           gpipe::balance::schedule_help() +
               " Default: 1f1b, unless the introduction above says "
               "otherwise.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of everything drawn, the parameters for one.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of all random numbers, such as the initial parameters.");
 ABSL_FLAG(std::string, ways, "",
           "How figures are obtained: names, separated by commas, of measured (on the devices at "
           "hand, at --scale), planned (memory, at full size), simulated (speed, at full size). "

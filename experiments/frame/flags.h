@@ -1,4 +1,4 @@
-// CommonFlags: the flags that every experiment has, and what they say.
+// CommonFlags: the flags that every experiment has, and their values.
 #ifndef GPIPE_EXPERIMENTS_FRAME_FLAGS_H_
 #define GPIPE_EXPERIMENTS_FRAME_FLAGS_H_
 
@@ -16,7 +16,7 @@
 
 namespace gpipe::experiments {
 
-// Nothing and empty mean not given: left to the scale or to the variant.
+// A value that was not given is nullopt or empty: then the scale or the variant decides.
 struct CommonFlags {
   std::string experiment;
   Scale scale = Scale::kSmoke;
@@ -30,17 +30,17 @@ struct CommonFlags {
   std::optional<Checkpoint> checkpoint;
   std::optional<ScheduleChoice> schedule;
   uint64_t seed = 0;
-  std::string ways;      // of obtaining figures: names, or empty
-  std::string json;      // a path, made absolute; so is the next
+  std::string ways;      // names of ways to obtain figures; empty: all
+  std::string json;      // an absolute path; so is `trace`
   std::string trace;     // where the timeline goes; empty: nowhere
   bool explain = false;  // whether to say where the time goes
   // The first of the experiment's own flags that was given and that only measured rows, or only
-  // simulated ones, have. Left to the experiment.
+  // simulated ones, have. The experiment sets them.
   std::string for_measured;
   std::string for_simulated;
 
   // The first flag that was given and changes what a measured row runs: "--chunks". Rows at full
-  // size are as published. Empty: none was.
+  // size run as published. Empty: none was.
   std::string changes_what_runs() const;
   // Whether a flag was given that only pipelines have.
   bool for_pipelines() const { return chunks || !balance.empty(); }
@@ -66,8 +66,8 @@ int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch
 // "2 x cpu", "1 x cuda".
 std::string count_devices(const std::vector<c10::Device>& devices);
 
-// How the pipeline of a row is run: with the mode and the schedule of the flags, or with those of
-// `otherwise` where they are not given, and with this balance and these chunks.
+// The setup of a row's pipeline: `balance`, `chunks`, and the checkpoint mode and the schedule of
+// the flags. `otherwise` and `otherwise_schedule` stand in for flags that were not given.
 PipelineSetup choose_setup(const CommonFlags& flags, std::vector<int64_t> balance, int64_t chunks,
                            Checkpoint otherwise = Checkpoint::kExceptLast,
                            const ScheduleChoice& otherwise_schedule = PipelineSetup().schedule);
@@ -75,8 +75,8 @@ PipelineSetup choose_setup(const CommonFlags& flags, std::vector<int64_t> balanc
 // Adds a pipeline to an outcome's settings.
 void add_pipeline(const PipelineSetup& setup, Json& settings);
 
-// Adds the settings of any measured row: scale, devices, seed, and "changed", a flag for which it
-// is not as published, if there is one.
+// Adds the settings of any measured row: scale, devices, seed, and "changed", the first flag, if
+// any, because of which the row is not as published.
 void add_common(const CommonFlags& flags, const std::vector<c10::Device>& devices, Json& settings);
 
 }  // namespace gpipe::experiments

@@ -94,7 +94,7 @@ TEST_F(FlagsTest, GivenModeAndScheduleHoldForEveryVariant) {
 
 TEST_F(FlagsTest, MistakesAreFoundBeforeAnythingRuns) {
   expect_refused("scale", "tiny", "smoke, small or full");
-  expect_refused("devices", "gpu", "no device");
+  expect_refused("devices", "gpu", "is not a device");
   for (const char* name : {"epochs", "batch_size", "chunks"}) {
     expect_refused(name, "0", "from 1 on");
     expect_refused(name, "-1", "from 1 on");

@@ -14,7 +14,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Of "MemAvailable:   12345 kB", in bytes.
+// The value of a line such as "MemAvailable: 12345 kB", in bytes.
 std::optional<int64_t> field(const char* path, const char* name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -26,12 +26,12 @@ std::optional<int64_t> field(const char* path, const char* name) {
   return std::nullopt;
 }
 
-// A file that holds a number and nothing else.
+// The number in a file that holds nothing else.
 std::optional<int64_t> number(const std::string& path) {
   std::ifstream file(path);
   int64_t value = 0;
   if (file >> value) return value;
-  return std::nullopt;  // "max", for one
+  return std::nullopt;  // such as "max"
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // MemoryLimit: makes allocations fail before the machine's memory is used up.
 //
-// Linux grants memory that it does not have, and ends a process when it is used. A program that is
-// to say that a network was too large, and go on with the next, needs to be refused instead.
+// Linux grants memory that it does not have, and kills a process that uses it. A program that must
+// report that a network was too large, and go on with the next, needs the allocation to fail
+// instead.
 #ifndef GPIPE_EXPERIMENTS_FRAME_MEMORY_LIMIT_H_
 #define GPIPE_EXPERIMENTS_FRAME_MEMORY_LIMIT_H_
 
@@ -18,7 +19,7 @@ namespace gpipe::experiments {
 int64_t available_memory();
 
 // The limit of a run on these devices: available_memory() if the CPU is the only one. With a GPU
-// there is none, for its driver's mappings are no memory that is used.
+// there is none: the address space that its driver maps is not memory in use.
 int64_t limit_of_run(const std::vector<c10::Device>& devices);
 
 // While it lives, the process can have at most `bytes` more than now: beyond that LibTorch and

@@ -9,8 +9,8 @@ namespace gpipe::experiments {
 
 using command::OtherLoad;
 
-// Puts what a measured row on the CPU is judged by into its outcome: the settings "cores",
-// "other_load" and, with a note, "disturbed". `load` has watched since the row began.
+// Adds to the outcome of a measured row on the CPU whether other work disturbed it: the settings
+// "cores", "other_load" and, with a note, "disturbed". `load` has watched since the row began.
 void note_other_load(const OtherLoad& load, Outcome& outcome);
 
 }  // namespace gpipe::experiments

@@ -18,7 +18,7 @@ TEST(NoteOtherLoad, SaysWhatOthersHadAndThatOnce) {
   outcome.settings["disturbed"] = true;
   note_other_load(load, outcome);
   EXPECT_EQ(outcome.settings["cores"], machine::usable_cores());
-  EXPECT_GE(outcome.settings["other_load"], 0.75) << "of several rounds the worst one";
+  EXPECT_GE(outcome.settings["other_load"], 0.75) << "the worst of several rounds counts";
   EXPECT_EQ(outcome.note, "") << "it was told before";
 }
 

@@ -33,18 +33,18 @@ std::size_t table_columns() {
   return std::clamp(static_cast<std::size_t>(terminal.width), kColumns, kMostColumns);
 }
 
-// Returns whether it went well; stopped by the user is well.
+// Returns false if the variant failed. A stop by the user is not a failure.
 bool run_variant(const Variant& variant, const RunContext& context, Outcome& outcome) {
   try {
     variant.run(outcome, context);
     return true;
-  } catch (const command::Interrupted&) {  // of what has no figure until it is whole
+  } catch (const command::Interrupted&) {  // its figures exist only when it is done
     outcome.note = "stopped before it was done; " + outcome.note;
     return true;
   } catch (const std::exception& error) {
     const std::string message = command::message_of(error);
     std::cerr << "error: " << variant.name << ": " << message << std::endl;
-    // What was done before, an earlier round, a trace that could not be written, loses no result.
+    // The figures that are there stay: a second round may have failed, or the trace.
     if (outcome.origin == variant.way) {
       outcome.note += "; then failed: " + message;
       return false;
@@ -75,8 +75,8 @@ struct Turn {
   int64_t round;  // from 1
 };
 
-// The order in which they run. Planned and simulated rows take seconds: measured ones come last, so
-// that whoever has no time for all of them, or stops, still gets those.
+// The order in which the variants run. Planned and simulated ones take seconds. Measured ones come
+// last, so that a run that is stopped early still has the others.
 std::vector<Turn> turns_of(const std::vector<Variant>& variants) {
   std::vector<Turn> turns;
   for (std::size_t k = 0; k < variants.size(); ++k) {
@@ -104,7 +104,7 @@ int run_plan(const Plan& plan, const std::string& command) {
   for (const Variant& variant : plan.variants) {
     Outcome& outcome = results.emplace_back(Result{variant.name, {}}).outcome;
     outcome.way = variant.way;
-    // What a JSON says of it that is written before its turn, by a program that then crashes.
+    // The note in the JSON if the program crashes before this variant's turn.
     outcome.note = variant.refusal.empty() ? "its turn had not come" : variant.refusal;
   }
   std::string unwritten;
@@ -152,7 +152,7 @@ int run_plan(const Plan& plan, const std::string& command) {
   return !failed.empty() || !printed || !unwritten.empty() ? command::kErrorExitCode : 0;
 }
 
-// How the experiment is run with these arguments.
+// The command that runs the experiment with these arguments.
 std::string command_of(const std::string& name, int argc, const char* const* argv) {
   std::string command = "tools/bazel run -c opt //experiments/" + name;
   for (int i = 1; i < argc; ++i) {

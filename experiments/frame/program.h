@@ -23,9 +23,9 @@ struct RunContext {
   int64_t rounds = 1;
 };
 
-// Fills the outcome as results come. If it throws, what is there is shown, labeled failed. What has
-// no figure until it is whole throws command::Interrupted after Ctrl-C: it is labeled not run. In a
-// second round it gets the outcome of the first, to go on with.
+// Fills the outcome as results come. If it throws, what is there is shown, labeled failed. A
+// variant that has no figure until it is done throws command::Interrupted after Ctrl-C: it is
+// labeled not run. In a second round it continues the outcome of the first.
 using RunVariant = std::function<void(Outcome& outcome, const RunContext& context)>;
 
 // One row of the table.
@@ -45,22 +45,22 @@ struct Plan {
   std::string name;     // of the experiment: that of its folder
   std::string edition;  // of the table, if there are several
   PublishedTable table;
-  std::vector<Variant> variants;  // those asked for
+  std::vector<Variant> variants;  // the selected ones
   std::vector<std::string> remarks;
   std::string json;          // file for the table; empty: none
   std::string when_stopped;  // printed after Ctrl-C, such as how to continue
 };
 
-// Reads the command line (`usage` begins the answer to --help), lets `prepare` find out what is to
-// be done, runs the variants one after another (those that are not measured first, for they take
-// seconds; measured ones in turns, if they run several times) and prints the table, whose rows keep
-// the plan's order. A variant that fails is labeled so, with "out of memory" where it was that, is
-// not run again, and the others still run. After Ctrl-C the running
-// variant is stopped and the others are not started. The JSON is written after each variant, so
-// that a later crash loses nothing.
+// Reads the command line (`usage` begins the answer to --help), calls `prepare` for the plan, runs
+// its variants one after another and prints the table, whose rows keep the plan's order. Planned
+// and simulated variants run first, since they take seconds. Measured ones that have several rounds
+// run in turns. A variant that fails is labeled failed ("out of memory" if that was the reason) and
+// is not run again; the others still run. After Ctrl-C the running variant is stopped and the
+// others are not started. The JSON is written after each variant, so that a later crash loses
+// nothing.
 //
-// `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so whatever can be
-// found wrong before the first step belongs there.
+// `prepare` throws std::invalid_argument or c10::ValueError for wrong usage, so every check that is
+// possible before the first step belongs there.
 //
 // Exit codes: 0; 1 for an error while running, or if the table cannot be written; 2 for wrong
 // usage; 130 after Ctrl-C, SIGTERM or SIGHUP.

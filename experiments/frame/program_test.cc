@@ -100,7 +100,7 @@ TEST_F(ProgramTest, AVariantThatFailsKeepsWhatItReachedAndTheRestGoesOn) {
   EXPECT_EQ(json()["rows"][0]["origin"], "failed");
 }
 
-// A trace that cannot be written, say, after all was measured.
+// Such as a trace that cannot be written after everything was measured.
 TEST_F(ProgramTest, WhatFailsAfterAMeasurementLosesNoResult) {
   plan_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext&) {
@@ -202,7 +202,7 @@ TEST_F(ProgramTest, CtrlCStopsTheOneThatRunsAndBeginsNoOther) {
   EXPECT_EQ(json()["rows"][0]["origin"], "interrupted");
 }
 
-// Who runs out of time in the first measured row has all rows that cost nothing.
+// A run that is stopped in the first measured row still has the planned and simulated rows.
 TEST_F(ProgramTest, WhatIsNotMeasuredRunsFirst) {
   std::string order;
   const auto cheap = [&](const char* name, Origin way) {
@@ -230,7 +230,7 @@ TEST_F(ProgramTest, WhatIsNotMeasuredRunsFirst) {
   EXPECT_EQ(rows[3]["origin"], "planned");
 }
 
-TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNoFailure) {
+TEST_F(ProgramTest, CtrlCBeforeThereIsAnyFigureIsNotAFailure) {
   plan_.variants.push_back(
       {"first", Origin::kMeasured, "", [](Outcome& outcome, const RunContext& context) {
          outcome.note = "tiny";

@@ -55,7 +55,7 @@ void check(const PublishedTable& table) {
   }
 }
 
-// Whether figures are obtained so. A row labelled with one has figures.
+// Whether `origin` is a way to obtain figures. A row that is labeled with a way has figures.
 bool is_way(Origin origin) {
   return origin == Origin::kMeasured || origin == Origin::kPlanned || origin == Origin::kSimulated;
 }
@@ -67,7 +67,7 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
     throw std::invalid_argument("the table has no " + row);
   }
   if (!is_way(outcome.way) || (is_way(outcome.origin) && outcome.origin != outcome.way)) {
-    throw std::invalid_argument(row + " is labelled " + to_text(outcome.origin) + ", its way is " +
+    throw std::invalid_argument(row + " is labeled " + to_text(outcome.origin) + ", its way is " +
                                 to_text(outcome.way));
   }
   for (const auto& [key, value] : outcome.figures) {
@@ -80,18 +80,18 @@ void check(const PublishedTable& table, const std::string& experiment, const Out
   if ((has_figures && !may_have_figures(outcome.origin)) ||
       (!has_figures && is_way(outcome.origin))) {
     throw std::invalid_argument(
-        row + " is labelled " + to_text(outcome.origin) +
+        row + " is labeled " + to_text(outcome.origin) +
         (has_figures ? " but has a figure of ours" : " but has no figure of ours"));
   }
   if ((outcome.origin == Origin::kNotRun || outcome.origin == Origin::kFailed) &&
       outcome.note.empty()) {
-    throw std::invalid_argument(row + " is labelled " + to_text(outcome.origin) +
+    throw std::invalid_argument(row + " is labeled " + to_text(outcome.origin) +
                                 ": its note must say why");
   }
 }
 
-// The number of "1.539", "4.294×", "20.3 GiB" or "3.8GB"; none for a text that is none. Their GB
-// are as they are: whether they are GiB is not known.
+// The number of "1.539", "4.294×", "20.3 GiB" or "3.8GB"; none for a text that is not a number. GB
+// stay as published: whether GiB were meant is not known.
 std::optional<double> number(std::string text) {
   absl::StrReplaceAll({{"×", ""}, {" GiB", ""}, {"GB", ""}}, &text);
   double value = 0;
@@ -121,7 +121,7 @@ std::optional<double> figure_of(const Outcome& outcome, const Column& column) {
   return figure->second;
 }
 
-// Empty if there is none.
+// The published figure; empty if there is none.
 std::string published_of(const PublishedRow& row, const Column& column, const std::string& source) {
   const auto figures = row.figures.find(column.key);
   if (figures == row.figures.end()) return "";
@@ -129,8 +129,8 @@ std::string published_of(const PublishedRow& row, const Column& column, const st
   return figure == figures->second.end() ? "" : figure->second;
 }
 
-// Whether its figures can be compared with the published ones. It holds for a row that was to be
-// planned and failed, too: the published figure stands beside it.
+// Whether the figures can be compared with the published ones. True for a planned row that failed,
+// too: the published figure stands beside it.
 bool of_published_size(const Outcome& outcome) {
   if (outcome.origin == Origin::kPublished || outcome.way != Origin::kMeasured) return true;
   return outcome.settings.value("scale", "") == "full" && !outcome.settings.contains("changed");
@@ -152,7 +152,7 @@ using Cells = std::vector<std::string>;
 struct Group {
   std::string heading;
   std::vector<Cells> columns;  // [column][line], the first line its own heading
-  bool right = true;           // aligned
+  bool right = true;           // whether the cells are right-aligned
 
   std::size_t width(std::size_t column) const {
     std::size_t width = 0;
@@ -295,8 +295,8 @@ Report::Report(PublishedTable table, std::vector<Result> results) : table_(std::
     const auto cores = row.outcome.settings.value("cores", int64_t{0});
     if (row.outcome.way == Origin::kMeasured && cores > 0 && ratio > static_cast<double>(cores)) {
       row.outcome.note += absl::StrFormat(
-          "; its ratio to %s is left out: it is more than %d, the number of the cores, so it says "
-          "something of other work on them, or of what a step costs beside the layers",
+          "; its ratio to %s is left out: it is more than %d, the number of cores, so it reflects "
+          "other work on them, or costs of a step outside the layers",
           table_.reference, cores);
       continue;
     }
@@ -311,7 +311,7 @@ std::vector<Report::Line> Report::lines() const {
   for (std::size_t published = 0; published < table_.rows.size(); ++published) {
     const std::size_t first = lines.size();
     for (const Row& row : rows_) {
-      // What was not run has its note and nothing to show.
+      // A row that was not run has only its note.
       if (row.published != published || row.outcome.origin == Origin::kNotRun) continue;
       lines.push_back({published, &row, row.outcome.way, row.label});
     }
@@ -402,7 +402,7 @@ std::string Report::to_text(std::size_t columns) const {
   std::string text = paragraph(table_.title, columns);
   for (const std::vector<Group>& groups : blocks) text += "\n" + block(groups, gaps);
 
-  // A note that several rows share is shown once. Those of rows that the table leaves out come
+  // A note that several rows share is shown once. Notes of rows that the table leaves out come
   // last.
   struct Note {
     std::string text;

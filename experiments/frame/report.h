@@ -20,8 +20,8 @@ using Json = nlohmann::ordered_json;
 // How the figures of a row were obtained.
 enum class Origin {
   kMeasured,     // really run here
-  kInterrupted,  // the same until the user stopped it: what was reached
-  kFailed,       // the same until an error, which the note reports
+  kInterrupted,  // run here until the user stopped it: what was reached
+  kFailed,       // run here until an error, which the note reports
   kPlanned,      // computed on the meta device at full size
   kSimulated,    // the schedule at full size with profiled costs
   kPublished,    // the row holds published figures only
@@ -36,8 +36,8 @@ struct Column {
   std::string key;                   // of the JSON, e.g. "top1_error_percent"
   std::string heading;               // of the table, with the unit, e.g. "top-1 error (%)"
   std::vector<std::string> sources;  // whose published figures are shown beside ours
-  // The source that ours are divided by, in a column of its own. Measured ones are compared where
-  // they are of the published size: setting "scale" is full and "changed" not there. Empty: no such
+  // The source that ours are divided by, in a column of its own. Measured figures are compared only
+  // at the published size: the setting "scale" is full and "changed" is not set. Empty: no such
   // column.
   std::string compared_with = {};
 };
@@ -49,10 +49,10 @@ struct Outcome {
   Origin way = Origin::kMeasured;
   std::map<std::string, double> figures;  // by Column::key
   std::string note;                       // what was run, or why nothing was
-  // For the JSON: the settings (batch size, balance, ...), and the results of each epoch. Of the
-  // settings the report reads "scale", "changed", "cores" (those that a measured row on the CPU
-  // had: a ratio above it is left out, with a note) and "disturbed" (true: other work ran, and the
-  // row's label says so).
+  // For the JSON: the settings (batch size, balance, ...), and the results of each epoch. The
+  // report itself reads four settings: "scale", "changed", "cores" (the cores that a measured row
+  // on the CPU had: a larger ratio is left out, with a note) and "disturbed" (true: other work ran,
+  // and the row's label says so).
   Json settings = Json::object();
   Json epochs = Json::array();
 };
@@ -86,7 +86,7 @@ struct Result {
   Outcome outcome;
 };
 
-// Where a report comes from, for those who read its JSON.
+// Where a report comes from, for readers of its JSON.
 struct ReportSource {
   std::string name;         // of the experiment: "unet_speed"
   std::string edition;      // of the published table: "" (the current one), "2019-06"
@@ -101,15 +101,15 @@ struct ReportSource {
 //   std::cout << report.to_text(80);
 class Report {
  public:
-  // The rows of the table in their order, each once for every result that it has, in the order
-  // given. A row without a result is labeled not run, "not asked for (--experiment)".
+  // The rows keep the table's order. A row stands once for each of its results, in the order given.
+  // A row without a result is labeled not run, "not asked for (--experiment)".
   //
   // Throws std::invalid_argument if the table names a column or a source that it does not have; if
-  // a result belongs to no row, or to one that has another obtained in the same way; if it has a
-  // figure that is not a column, a figure of its own with an origin that has none, or no figure
-  // with an origin that must have one; if its origin contradicts its way; and if it is not run or
-  // failed but has no note. So nothing is shown that was not obtained, and what is missing says
-  // why.
+  // a result belongs to no row, or its row has another result that was obtained in the same way; if
+  // a result has a figure without a column, a figure although its origin says that it has none, or
+  // no figure although its origin says that it has one; if its origin contradicts its way; and if
+  // it is not run or failed but has no note. So only figures that were obtained are shown, and a
+  // note explains each missing one.
   Report(PublishedTable table, std::vector<Result> results);
 
   // A line below the table, such as the machine that measured it.
@@ -117,8 +117,8 @@ class Report {
 
   // The rows grouped by way: published, planned, simulated, measured. Published figures stand
   // beside rows of the published size only; an experiment that has none of these has a line of its
-  // own for them, labeled published. What was not run stands below, with its note. The JSON has all
-  // rows.
+  // own for them, labeled published. Rows that were not run stand below, with their notes. The JSON
+  // has all rows.
   //
   // Aligned for a fixed-width font, in at most `columns` columns if a single figure fits them:
   // figures that do not fit side by side go below each other. "-" where there is no figure. Notes
@@ -149,7 +149,7 @@ class Report {
   };
 
   std::vector<Line> lines() const;
-  // What is shown beside it of a source; empty: nothing.
+  // The figure of `source` that the line shows; empty: none.
   std::string published_in(const Line& line, const Column& column, const std::string& source,
                            const std::vector<Line>& lines) const;
 

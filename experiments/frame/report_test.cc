@@ -155,7 +155,7 @@ TEST(Report, PublishedFiguresStandBesideRowsOfThePublishedSizeOnly) {
   EXPECT_THAT(text("full"), Not(HasSubstr("pipeline    published")));
   EXPECT_THAT(text("smoke"), HasSubstr("pipeline    published      -     21.99±0.13"));
   EXPECT_THAT(text("smoke"), HasSubstr("pipeline    measured    12.0              -"));
-  // Of two rows of the published size, beside that which has the figure.
+  // If two rows have the published size, it stands beside the one that has the figure.
   Outcome planned;
   planned.origin = planned.way = Origin::kPlanned;
   planned.figures["error"] = 5;

@@ -12,11 +12,11 @@ namespace gpipe::experiments {
 
 double mean(const std::vector<double>& values);
 
-// The largest of the values after the first `skip` ones (warm-up), divided by the smallest. With no
-// value left, of all.
+// The largest of the values after the first `skip` ones (warm-up), divided by the smallest. If none
+// is left, all values count.
 double range_after(const std::vector<double>& values, std::size_t skip);
 
-// Mean of the values after the first `skip` ones (warm-up). With no value left, the mean of all.
+// Mean of the values after the first `skip` ones (warm-up). If none is left, all values count.
 double mean_after(const std::vector<double>& values, std::size_t skip);
 
 }  // namespace gpipe::experiments

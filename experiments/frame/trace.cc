@@ -16,7 +16,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// Every step begins at 0: the real one and the simulated one stand one below the other.
+// Shifts the step to begin at 0, so that the real and the simulated one stand one below the other.
 StepTimeline from_zero(StepTimeline step) {
   const int64_t begin = step.begin();
   for (std::vector<TimelineAction>& worker : step.workers) {
@@ -51,10 +51,10 @@ void write_trace(const std::string& path, const std::string& title, const Timeli
     *out << title << ", the last whole step; " << to_text(split_time(steps.back(), routes))
          << std::flush;
     if (again && span_of(*again) > span_of(steps.back())) {
-      *out
-          << "The simulation of the same actions takes longer than the step did: it gives each the "
-             "median of its kind, and those that the step waited for were faster.\n"
-          << std::flush;
+      *out << "The simulation of the same actions takes longer than the step did: it gives each "
+              "action the median of its kind, and the actions that the step waited for were "
+              "faster.\n"
+           << std::flush;
     }
   }
   if (std::filesystem::path(path).extension() == ".svg") {

@@ -1,4 +1,4 @@
-// write_trace: what --trace asks for: the timeline of a variant's last whole step.
+// write_trace: writes the timeline of a variant's last whole step, for --trace.
 #ifndef GPIPE_EXPERIMENTS_FRAME_TRACE_H_
 #define GPIPE_EXPERIMENTS_FRAME_TRACE_H_
 
@@ -16,9 +16,9 @@ namespace gpipe::experiments {
 std::string trace_file(const std::string& path, const std::string& variant);
 
 // Writes the timeline's last step and, if it is whole, its simulation (simulate_again): as a
-// picture, one below the other, if the file ends in ".svg", otherwise as a Chrome trace. `out`
-// (null: nobody) is told where the step's time went. Throws std::runtime_error if there was no step
-// or the file cannot be written.
+// picture, one below the other, if the file ends in ".svg", otherwise as a Chrome trace. Writes to
+// `out` (unless null) where the step's time went. Throws std::runtime_error if there was no step or
+// the file cannot be written.
 void write_trace(const std::string& path, const std::string& title, const Timeline& timeline,
                  const std::optional<Routes>& routes, std::ostream* out);
 

@@ -52,7 +52,7 @@ TEST(WriteTrace, WritesTheLastStepInTheFormOfTheEnding) {
   }
   std::ostringstream out;
   const std::string trace = written("trace.json", timeline, &out);
-  // Its one action, and the simulated one.
+  // The step's one action, and the simulated one.
   const nlohmann::json events = nlohmann::json::parse(trace).at("traceEvents");
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const nlohmann::json& event) { return event.at("name") == "F0.0"; }),

@@ -10,8 +10,8 @@
 namespace gpipe::experiments {
 namespace {
 
-// The bare network on one device, or the replica that the others follow: it holds the running
-// statistics, and in evaluation the others would add nothing but speed.
+// The bare network on one device; in data parallelism, the first replica. It holds the running
+// statistics and evaluates alone: the other replicas would add only speed.
 class BareTrainer : public Trainer {
  public:
   BareTrainer(const Task& task, c10::Device device) : model_(task.make_model()), device_(device) {}
@@ -39,7 +39,7 @@ class NaiveTrainer : public BareTrainer {
   double step(const at::Tensor& input, const at::Tensor& target) override {
     const at::Tensor loss =
         loss_(model_->forward(input.to(device_, true)), target.to(device_, true));
-    // Between forward and backward, as in the published runs.
+    // Gradients are cleared between forward and backward, as in the published runs.
     model_->zero_grad();
     loss.backward();
     return loss.item().toDouble();
@@ -108,7 +108,7 @@ std::unique_ptr<Trainer> make_naive_trainer(const Task& task, c10::Device device
 
 std::unique_ptr<Trainer> make_data_parallel_trainer(const Task& task,
                                                     const std::vector<c10::Device>& devices) {
-  TORCH_CHECK_VALUE(!devices.empty(), "data parallelism needs a device at least");
+  TORCH_CHECK_VALUE(!devices.empty(), "data parallelism needs at least one device");
   return std::make_unique<DataParallelTrainer>(task, devices);
 }
 

@@ -42,13 +42,13 @@ class Trainer {
   // The module whose parameters are trained, under the names of the bare network.
   virtual torch::nn::Module& module() = 0;
 
-  // Who is told about the actions of the next steps (gpipe/runtime/observer.h); empty: nobody. Only
-  // pipelines have any.
+  // Sets the observer of the next steps' actions (gpipe/runtime/observer.h); empty: none. Only
+  // pipelines call it.
   virtual void observe(const Observer& /*observer*/) {}
   // The routes of a pipeline; none for others.
   virtual std::optional<Routes> routes() const { return std::nullopt; }
 
-  // The device for inputs and targets, and the one to wait for when time is measured.
+  // The devices for inputs and for targets. Time is measured by waiting for the first.
   virtual c10::Device input_device() const = 0;
   virtual c10::Device target_device() const = 0;
 };

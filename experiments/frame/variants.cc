@@ -11,7 +11,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// The flags that only pipelines have.
+// The flag that was given and that only pipelines have.
 std::string given(const CommonFlags& flags) {
   return flags.balance.empty() ? "--chunks=" + std::to_string(flags.chunks.value_or(0))
                                : "--balance=" + to_text(flags.balance);

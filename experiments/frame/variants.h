@@ -16,9 +16,9 @@ struct VariantName {
   bool pipeline = false;
 };
 
-// The variants that --experiment names, or `defaults` (a list in the same form) if it is not given,
-// each once for every way that --ways names of the experiment's `ways` (kMeasured, kPlanned,
-// kSimulated). Each is made by `make` with the flags that apply to it: --trace has the file of each
+// The variants that --experiment names, or `defaults` (a list in the same form) if it is not given.
+// Each stands once for every one of the experiment's `ways` (kMeasured, kPlanned, kSimulated) that
+// --ways names. `make` makes it with the flags that apply to it: --trace is the file of each
 // measured pipeline, with its name in it if there are several.
 //
 // Variants that `defaults` leave out are shown as well, with the way to run them.
@@ -34,7 +34,7 @@ std::vector<Variant> make_variants(const CommonFlags& flags, const std::string& 
                                    const std::vector<VariantName>& known,
                                    const std::vector<Origin>& ways, const MakeVariant& make);
 
-// Whether some of them are obtained in this way: then a remark on it is called for.
+// Whether a variant is obtained in this way: then the report needs a remark on it.
 bool has_way(const std::vector<Variant>& variants, Origin way);
 
 }  // namespace gpipe::experiments

@@ -101,7 +101,7 @@ TEST(MakeVariants, ATraceIsOfMeasuredPipelines) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("none is run")));
 }
 
-// Those that run.
+// The names and ways of the variants that run.
 std::vector<std::string> labels(const std::vector<Variant>& variants) {
   std::vector<std::string> labels;
   for (const Variant& variant : variants) {
@@ -148,7 +148,7 @@ TEST(MakeVariants, RowsAtFullSizeAreAsPublished) {
   EXPECT_EQ(labels_for(flags).size(), 2u);
 }
 
-TEST(MakeVariants, OfTheDefaultOnesThoseThatDoNotFitSaySo) {
+TEST(MakeVariants, DefaultOnesThatDoNotFitSaySo) {
   CommonFlags flags;
   flags.balance = {1, 2};
   const std::vector<Variant> variants = variants_for(flags);

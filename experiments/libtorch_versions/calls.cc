@@ -49,15 +49,15 @@ IValue with_tensors(const IValue& value, const std::function<IValue(const Tensor
   return tuple_of(std::move(parts));
 }
 
-// Whether it stands for a number that a program had beside a tensor.
+// Whether the tensor stands for a plain number, as the 2 in `x * 2` does.
 bool is_number(const Tensor& tensor) {
   const c10::ScalarType type = tensor.scalar_type();
   return tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
          (type == at::kDouble || type == at::kLong || type == at::kBool);
 }
 
-// Copies tensors, each storage once, as far as they reach in it. Calls no operator, which would be
-// recorded.
+// Copies tensors: each storage once, and only the part of it that they use. Calls no operator,
+// which would be recorded.
 class Copies {
  public:
   void reach(const Tensor& tensor) {
@@ -66,7 +66,7 @@ class Copies {
     for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
     const auto size = static_cast<int64_t>(tensor.element_size());
     Part& part = parts_[tensor.storage().unsafeGetStorageImpl()];
-    // Where it began in a line of memory, for kernels that care.
+    // The copy keeps the position in a cache line, for kernels that depend on it.
     const int64_t begin = tensor.storage_offset() * size / kLine * kLine;
     part.begin = part.end == 0 ? begin : std::min(part.begin, begin);
     part.end = std::max(part.end, (last + 1) * size);
@@ -131,15 +131,16 @@ std::vector<char> bytes_of(const std::string& path) {
   return bytes;
 }
 
-// What is in the file, behind its `kind`.
+// The parts of the file, of which the first is its `kind`.
 std::vector<IValue> read(const std::string& path, const std::vector<char>& bytes,
                          const std::string& kind, const char* made_by) {
-  const std::string advice = absl::StrCat(path, " is not what --", made_by, " writes; give one");
+  const std::string advice =
+      absl::StrCat(path, " is not a file that --", made_by, " writes; give one");
   IValue value;
   try {
     value = torch::pickle_load(bytes);
   } catch (const std::exception&) {
-    throw std::invalid_argument(absl::StrCat(advice, " (it is no file of LibTorch's)"));
+    throw std::invalid_argument(absl::StrCat(advice, " (LibTorch cannot load it)"));
   }
   if (!value.isTuple()) throw std::invalid_argument(advice);
   std::vector<IValue> parts = value.toTupleRef().elements().vec();

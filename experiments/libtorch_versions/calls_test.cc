@@ -45,7 +45,7 @@ TEST(OwnCopies, HaveAFormForFiles) {
   EXPECT_EQ(copies[3].toInt(), 3);
 }
 
-TEST(OwnCopies, OfSparseTensorsThereAreNone) {
+TEST(OwnCopies, CannotBeMadeOfSparseTensors) {
   EXPECT_TRUE(can_copy({at::ones({2}), IValue(1.5)}));
   EXPECT_FALSE(can_copy({at::ones({2}).to_sparse()}));
 }
@@ -81,7 +81,7 @@ TEST(Files, SayWhatIsWrong) {
     load_replays(path);
     FAIL() << "read";
   } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("not what --results writes"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("not a file that --results writes"));
   }
 }
 

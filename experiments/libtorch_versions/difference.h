@@ -9,15 +9,17 @@
 
 namespace gpipe::experiments {
 
-// A value type.
+// The difference of two tensors, or of several pairs of tensors after add().
 struct Difference {
   int64_t elements = 0;  // compared
-  int64_t differ = 0;    // of them; two NaNs are equal, whatever their bits; 0 and -0 are not
-  uint64_t ulp = 0;      // the largest distance, in units in the last place
-  // The same distance where it counts: the largest |a - b|, in units in the last place of the
-  // largest number of the tensor.
+  int64_t differ =
+      0;             // how many of them; two NaNs are equal, whatever their bits; 0 and -0 are not
+  uint64_t ulp = 0;  // the largest distance, in units in the last place
+  // The distance in proportion to the tensor: the largest |a - b|, in units in the last place of
+  // the tensor's largest number.
   double of_largest = 0;
-  std::string incomparable;  // why they, or some elements, have no distance; empty: they have one
+  std::string
+      incomparable;  // why there is no distance, as for a NaN and a number; empty: there is one
 
   bool equal() const { return differ == 0 && incomparable.empty(); }
   void add(const Difference& other);

@@ -38,7 +38,7 @@ TEST(Difference, ZerosHaveASign) {
   EXPECT_EQ(difference.ulp, 0u);
 }
 
-TEST(Difference, OfWhatHasNoDistance) {
+TEST(Difference, SomeTypesHaveNoDistance) {
   EXPECT_EQ(difference_of(at::zeros({2}), at::zeros({3})).incomparable, "Float[2] and Float[3]");
   EXPECT_EQ(difference_of(at::tensor({1}), at::tensor({2})).incomparable, "other values of Int");
   EXPECT_TRUE(difference_of(at::tensor({1}), at::tensor({1})).equal());

@@ -26,15 +26,16 @@
 #include "experiments/libtorch_versions/table.h"
 
 ABSL_FLAG(std::string, record, "", "Record the steps' calls of operators into this file.");
-ABSL_FLAG(std::string, replay, "", "Make the calls of this file again; --results says whereto.");
+ABSL_FLAG(std::string, replay, "",
+          "Replay the calls of this file; --results names the file for the results.");
 ABSL_FLAG(
     std::string, compare, "",
-    "Compare the results in these two files, A,B, or those of one file's numbers of threads.");
+    "Compare the results in two files, A,B, or those in one file, with its numbers of threads.");
 ABSL_FLAG(int64_t, most_calls, 6,
-          "With --record: calls of an operator with a type that are taken from each source.");
+          "With --record: how many calls to keep at most for each operator, type and source.");
 ABSL_FLAG(std::string, hashes, "",
-          "Write a hash of what each random program leaves in the plain model into this file.");
-ABSL_FLAG(int64_t, programs, 1000, "With --record and --hashes: random programs of the generator.");
+          "Write to this file a hash of the plain model after each random program.");
+ABSL_FLAG(int64_t, programs, 1000, "With --record and --hashes: the number of random programs.");
 ABSL_FLAG(std::string, threads, "1,2,4", "With --replay: numbers of threads, one after another.");
 ABSL_FLAG(std::string, results, "", "With --replay: the file for the results.");
 ABSL_FLAG(bool, all, false, "With --compare: print the rows without a difference, too.");
@@ -44,9 +45,9 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr char kUsage[] =
-    "Which operators of the zoo's and the generator's training steps give other bits in another\n"
-    "version of LibTorch, or with another number of threads? Record the calls once, replay them\n"
-    "with each version, and compare:\n\n"
+    "Which operators give other bits in another version of LibTorch, or with another number of\n"
+    "threads? Their calls are those of training steps of //models and of random programs. Record\n"
+    "the calls once, replay them with each version, and compare:\n\n"
     "  tools/bazel run //experiments/libtorch_versions -- --record=calls.pt\n"
     "  tools/bazel run //experiments/libtorch_versions -- --replay=calls.pt --results=here.pt\n"
     "  GPIPE_LIBTORCH=2.11.0 tools/bazel run --config=cxx17 //experiments/libtorch_versions -- \\\n"
@@ -57,7 +58,7 @@ constexpr char kUsage[] =
     "  tools/bazel run //experiments/libtorch_versions -- --hashes=here.txt --programs=2000";
 
 constexpr int64_t kMostThreads = 1024;
-constexpr int64_t kProgramsOfASource = 200;  // --most_calls is for so many together
+constexpr int64_t kProgramsOfASource = 200;  // programs that are one source for --most_calls
 
 int record(const std::string& path) {
   Recorder recorder(absl::GetFlag(FLAGS_most_calls));
@@ -76,7 +77,7 @@ int record(const std::string& path) {
     }
   }
   if (!recorder.left_out().empty()) {
-    std::cout << "Left out, for tensors without plain memory: "
+    std::cout << "Left out, because their tensors have no plain memory: "
               << absl::StrJoin(recorder.left_out(), ", ") << "\n";
   }
   save(recorder.recording(), path);

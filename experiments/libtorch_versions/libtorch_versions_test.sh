@@ -19,7 +19,7 @@ expect_mistake "3 files were given" --compare=a,b,c
 "$program" --compare="$work/a.pt" >"$work/threads.log" 2>&1 || fail "compare threads"
 grep -q "^2 threads: .* operators" "$work/threads.log" || fail "the threads' table"
 "$program" --compare="$work/calls.pt" >"$work/wrong.log" 2>&1 && fail "a recording compared"
-grep -q "is not what --results writes" "$work/wrong.log" || fail "the message"
+grep -q "is not a file that --results writes" "$work/wrong.log" || fail "the message"
 python3 - "$work/table.json" <<'END_OF_CHECK' || fail "the table"
 import json, sys
 rows = json.load(open(sys.argv[1]))["rows"]

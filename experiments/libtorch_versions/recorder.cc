@@ -16,7 +16,7 @@ namespace {
 using c10::DispatchKey;
 using c10::IValue;
 
-// Of the thread that records.
+// The recorder of this thread; null: the thread does not record.
 thread_local Recorder* current = nullptr;
 
 c10::ArrayRef<IValue> last(const torch::jit::Stack& stack, size_t count) {
@@ -30,7 +30,7 @@ void note_and_hand_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (current != nullptr) {
     call = current->begin(op, last(*stack, op.schema().arguments().size()));
   }
-  // Without a guard: what the kernel calls comes here, too.
+  // No guard excludes the key, so the operators that the kernel calls come here, too.
   op.redispatchBoxed(keys, stack);
   if (call) current->end(*std::move(call), last(*stack, op.schema().returns().size()));
 }
@@ -43,7 +43,7 @@ DispatchKey intercepted() {
   return internal::kFactoryKey;
 }
 
-// Whether it computes, and not only by calling others.
+// Whether the operator itself computes, instead of only calling others.
 bool computes(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   const std::array<const char*, 5> unwritten = {"aten::empty", "aten::new_empty", "aten::_empty",
@@ -56,7 +56,7 @@ bool computes(const c10::OperatorHandle& op) {
   for (const c10::Argument& result : op.schema().returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
   }
-  // Autocast calls it once more, with the types that are computed in.
+  // Autocast calls the operator once more, with the types in which it computes.
   if (op.hasKernelForDispatchKey(DispatchKey::AutocastCPU) &&
       !c10::impl::tls_is_dispatch_key_excluded(DispatchKey::AutocastCPU)) {
     return false;
@@ -101,7 +101,7 @@ bool has_tensor(c10::ArrayRef<IValue> values) {
   });
 }
 
-// All but the values of tensors.
+// Writes the value to `out`, except for the contents of tensors.
 void describe(const IValue& value, std::ostream& out) {
   if (value.isTensor() && value.toTensor().defined()) {
     const at::Tensor& tensor = value.toTensor();

@@ -19,16 +19,16 @@
 
 namespace gpipe::experiments {
 
-// Takes the calls of LibTorch's own operators that compute something on the CPU: not those that are
-// made of others, which are seen themselves, nor views, nor what returns memory that nobody has
-// written. Of calls that differ in values alone it takes the first.
+// Records the calls of LibTorch's own operators that compute something on the CPU. It leaves out
+// operators that only call others (those are recorded themselves), views, and operators that return
+// unwritten memory. If calls differ only in the values of tensors, the first is recorded.
 class Recorder {
  public:
-  // `most`: how many calls of an operator with a type from one source.
+  // `most`: how many calls to keep for each operator, type and source.
   explicit Recorder(int64_t most) : most_(most) { recording_.version = version_here(); }
 
-  // While it lives, what this thread calls is recorded. A source's name stands with its calls.
-  // Scopes do not nest.
+  // While a Scope lives, the calls of this thread are recorded, as calls of `source`. Scopes do not
+  // nest.
   class Scope {
    public:
     Scope(Recorder& recorder, std::string source);
@@ -41,10 +41,11 @@ class Recorder {
   };
 
   const Recording& recording() const { return recording_; }
-  // Operators with calls whose tensors cannot be copied.
+  // Operators of which calls were left out, because their tensors cannot be copied.
   const std::set<std::string>& left_out() const { return left_out_; }
 
-  // For the kernel that sees the calls: before the call, and after it if that gave something.
+  // For the kernel that intercepts the calls: begin() before a call, and end() after it if begin()
+  // returned one.
   std::optional<Call> begin(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
   void end(Call call, c10::ArrayRef<c10::IValue> results);
 

@@ -38,7 +38,7 @@ Tensor tensor_of(const IValue& value) {
   return number;
 }
 
-// A value in the form of own_copies() as the operator takes it.
+// Converts a value from the form of own_copies() to the one that the operator takes.
 IValue as(const c10::TypePtr& type, const IValue& value) {
   if (type->kind() == c10::TypeKind::TensorType) return tensor_of(value);
   if (type->kind() == c10::TypeKind::OptionalType) {
@@ -52,8 +52,8 @@ IValue as(const c10::TypePtr& type, const IValue& value) {
   return list;
 }
 
-// The call's names as the schema has them: where one is not there, and the argument in its place is
-// not among the call's, that is the same under a new name.
+// The call's argument names as this version's schema has them. A name that the schema lacks was
+// renamed if the call has no argument with the name that now stands in its place.
 std::vector<std::string> names_of(const Call& call, const c10::FunctionSchema& schema) {
   std::vector<std::string> names = call.names;
   for (size_t k = 0; k < names.size(); ++k) {
@@ -61,7 +61,7 @@ std::vector<std::string> names_of(const Call& call, const c10::FunctionSchema& s
     const bool renamed = k < schema.arguments().size() &&
                          std::find(call.names.begin(), call.names.end(),
                                    schema.arguments()[k].name()) == call.names.end();
-    TORCH_CHECK(renamed, "it has no argument ", names[k]);
+    TORCH_CHECK(renamed, "the operator has no argument ", names[k]);
     names[k] = schema.arguments()[k].name();
   }
   return names;
@@ -76,7 +76,8 @@ std::vector<IValue> arguments_of(const Call& call, const c10::FunctionSchema& sc
     if (found != names.end()) {
       arguments.push_back(as(argument.type(), copies[found - names.begin()]));
     } else {
-      TORCH_CHECK(argument.default_value().has_value(), "it needs an argument ", argument.name());
+      TORCH_CHECK(argument.default_value().has_value(), "the operator needs an argument ",
+                  argument.name());
       arguments.push_back(*argument.default_value());
     }
   }
@@ -93,8 +94,8 @@ void add_tensors(const IValue& value, std::vector<Tensor>& tensors) {
   }
 }
 
-// So that what a kernel does not write is not what it was by chance: memory that such tensors may
-// get is full of this byte.
+// Fills memory that such tensors may get next with `byte`, so that elements that a kernel does not
+// write differ from run to run.
 void soil_memory_for(const std::vector<Tensor>& tensors, int byte) {
   std::vector<at::TensorBase> soiled;
   for (const Tensor& tensor : tensors) {

@@ -8,13 +8,12 @@
 
 namespace gpipe::experiments {
 
-// On copies of its arguments, without autograd, with the generator seeded. Arguments are found by
-// their names, or by their places if they have new names; one that the recording lacks has its
-// default. A call that cannot be made here, or
-// throws, says why (Result::failure).
+// Makes the call on copies of its arguments, without autograd, with a seeded generator. Arguments
+// are found by their names, or by their places if they were renamed; one that the recording lacks
+// has its default. If the call cannot be made here, or throws, Result::failure says why.
 Result replay(const Call& call);
 
-// All of them, each four times, with so many threads of LibTorch's.
+// Replays all calls with `threads` threads of LibTorch, each call four times (see Result::tensors).
 Replay replay(const Recording& recording, int64_t threads);
 
 }  // namespace gpipe::experiments

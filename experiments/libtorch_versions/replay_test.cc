@@ -23,7 +23,7 @@ at::Tensor replayed(const Call& call) {
   return result.tensors.at(0);
 }
 
-// Everything that it records, from views to lists of tensors that may be missing.
+// Everything that a Recorder records, from views to lists of tensors that may be missing.
 TEST(Replay, MakesRecordedCallsAgain) {
   Recorder recorder(6);
   const at::Tensor x = at::rand({4, 4}).requires_grad_();
@@ -62,11 +62,11 @@ TEST(Replay, FindsArgumentsByTheirNames) {
   EXPECT_THAT(replayed({"aten::add.Tensor", "", "", {"other", "self"}, {x, x}}),
               EqualsBitwise(x + x));
   EXPECT_EQ(replay({"aten::add.Tensor", "", "", {"self"}, {x}}).failure,
-            "it needs an argument other");
+            "the operator needs an argument other");
   EXPECT_THAT(replayed({"aten::sub.Tensor", "", "", {"former", "other"}, {x * 3, x}}),
               EqualsBitwise(x * 2));
   EXPECT_EQ(replay({"aten::neg", "", "", {"self", "more"}, {x, x}}).failure,
-            "it has no argument more");
+            "the operator has no argument more");
 }
 
 TEST(Replay, SaysWhatCannotBeCalled) {

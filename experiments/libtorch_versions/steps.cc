@@ -47,7 +47,8 @@ void train(const NamedModel& named, c10::ScalarType type) {
   model->forward(input);
 }
 
-// Of LibTorch's attention and no dropout, the network whose attention is written out, with dropout.
+// The network with its attention written out and with dropout, instead of with LibTorch's attention
+// and without dropout.
 NamedModel written_out(NamedModel model, const models::TransformerOptions& options) {
   model.name += ",written-out";
   model.make = [options] { return models::transformer(options); };

@@ -1,4 +1,4 @@
-// Steps: the training steps whose operators are recorded: the zoo's and the generator's.
+// Steps: the training steps whose operators are recorded, of //models and of random programs.
 #ifndef GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_
 #define GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_STEPS_H_
 
@@ -17,18 +17,19 @@ struct Step {
   std::function<void(c10::ScalarType type)> run;
 };
 
-// A step of each network of //models, small: forward, loss, backward, AdamW; then a forward as for
-// evaluation. The language models with LibTorch's attention, and with their own and dropout.
+// A step of each kind of network of //models, small: forward, loss, backward, AdamW; then a forward
+// in evaluation mode. Language models come twice: with LibTorch's attention, and with their own
+// attention and dropout.
 std::vector<Step> zoo_steps();
 
-// All calls of the programs `first`, `first` + 1... (gpipe/testing/programs), in the plain model.
-// In bfloat16: the forward under autocast.
+// A step that runs the `count` random programs from number `first` on (gpipe/testing/programs) in
+// the plain model. In bfloat16 it runs only the forward, under autocast.
 Step generated_steps(uint64_t first, int64_t count);
 
 // A hash of the bits that this program leaves in the plain model's parameters, gradients and
-// buffers, after all of its calls, in float32 (or as the program itself asks). For a program
-// that is not a valid model "invalid: " and the beginning of what LibTorch says. Then, on the same
-// line, the program itself, so that a line that differs says what was in it.
+// buffers, after all of its calls, in float32 (or as the program itself asks). For a program that
+// is not a valid model it is "invalid: " and the beginning of LibTorch's message. The program
+// itself follows on the same line, so that a line that differs shows what was run.
 std::string generated_hash(uint64_t seed);
 
 }  // namespace gpipe::experiments

@@ -1,4 +1,4 @@
-// ComparedTable: for each operator and type, how often and how far what two replays gave differs.
+// ComparedTable: how often and how far the results of two replays differ, by operator and type.
 #ifndef GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_TABLE_H_
 #define GPIPE_EXPERIMENTS_LIBTORCH_VERSIONS_TABLE_H_
 
@@ -18,8 +18,8 @@ namespace gpipe::experiments {
 // Calls are equal, differ (by `difference`) or cannot be compared (`why`).
 struct Cell {
   int64_t calls = 0, equal = 0, differ = 0, incomparable = 0;
-  int64_t unrepeatable = 0;      // those with a result that is left out
-  Difference difference;         // over those that differ
+  int64_t unrepeatable = 0;      // calls with a result that is left out
+  Difference difference;         // over the calls that differ
   std::vector<std::string> why;  // each once
 
   // `left_out`: the places of results that do not repeat, in this or another call of the operator.
@@ -32,17 +32,17 @@ struct ComparedTable {
   std::map<std::pair<std::string, std::string>, std::vector<Cell>> rows;
   std::vector<std::string> columns;  // "1 thread", "2 threads"
 
-  // Lines that sum up, then the rows, or only those where something differs.
+  // Summary lines, then the rows: all of them, or only those in which something differs.
   std::string to_markdown(bool all) const;
   nlohmann::ordered_json to_json() const;
 };
 
-// What both gave with each number of threads that both have. Throws std::invalid_argument if they
-// replayed different recordings or have no such number.
+// Compares the results of both for each number of threads that both have. Throws
+// std::invalid_argument if they replayed different recordings or have no such number.
 ComparedTable compare(const Replays& a, const Replays& b);
 
-// What one gave with its first number of threads and with each other. Throws std::invalid_argument
-// if there is one number.
+// Compares the results with the first number of threads to those with each other number. Throws
+// std::invalid_argument if there is only one number.
 ComparedTable compare_threads(const Replays& replays);
 
 }  // namespace gpipe::experiments

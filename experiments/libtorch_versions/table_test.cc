@@ -71,7 +71,7 @@ TEST(Table, ComparesNumbersOfThreads) {
   EXPECT_THROW(compare_threads(replays("2.15.0", {{1, {}}})), std::invalid_argument);
 }
 
-TEST(Table, OnlyOfOneRecordingAndSomeThreads) {
+TEST(Table, NeedsOneRecordingAndACommonNumberOfThreads) {
   Replays other = replays("2.15.0", {{1, {gives(1), gives(1), gives(1)}}});
   other.recording = "2.11.0-2";
   EXPECT_THROW(compare(replays("2.11.0", {{1, {}}}), other), std::invalid_argument);

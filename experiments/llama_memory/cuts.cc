@@ -26,7 +26,7 @@ constexpr int kMostPlans = 6;
 // A parameter, its gradient, and AdamW's two moments.
 constexpr double kCopiesOfParameters = 4;
 
-// About what an H100 reaches; what counts is how they relate.
+// Roughly an H100. Only the ratio of the two speeds matters.
 balance::NominalDevice nominal_device() {
   balance::NominalDevice device;
   device.flops_per_second = 400e12;
@@ -58,7 +58,7 @@ balance::ExplainOptions explain_options(const LlamaCase& llama_case) {
   return options;
 }
 
-// A model and its profile, for several cuts.
+// A model and its profile, for planning several cuts.
 class Planner {
  public:
   Planner(LlamaCase llama_case, std::function<void()> check)

@@ -15,12 +15,12 @@
 
 namespace gpipe::experiments {
 
-// What is trained, under 1F1B with AdamW, a row of the mini-batch in each micro-batch, and nothing
-// of it in memory. A value type.
+// The model that is trained, and how: under 1F1B with AdamW, one row of the mini-batch in each
+// micro-batch. Cuts of it are planned on the meta device, which takes no memory.
 struct LlamaCase {
   models::TransformerOptions model;
-  // Of parameters, activations, gradients and AdamW's state; the logits are made float32 for the
-  // loss.
+  // The type of parameters, activations, gradients and AdamW's state. The logits are converted to
+  // float32 for the loss.
   c10::ScalarType type = c10::kBFloat16;
   int64_t rows = 0;    // of a mini-batch
   int64_t tokens = 0;  // of a row
@@ -31,24 +31,26 @@ struct LlamaCase {
 struct PlannedCut {
   std::vector<int64_t> balance;
   balance::MemoryPlan plan;  // for CUDA devices
-  // Predicted seconds of a step without the optimizer, from counted operations on a nominal device:
-  // to be compared with another cut's.
+  // Predicted seconds of a step without the optimizer, from counted operations on a nominal device.
+  // Only good for comparing cuts.
   double step = 0;
 
   int64_t fullest() const;  // bytes of tensors on the device that holds most
 };
 
-// As many blocks on each device, as one writes it by hand; the embedding on the first, norm and
-// head on the last. Throws c10::ValueError if the devices do not divide the blocks.
+// The cut that one would write by hand: the same number of blocks on each device, the embedding on
+// the first, norm and head on the last. Throws c10::ValueError if the devices do not divide the
+// blocks.
 std::vector<int64_t> even_balance(int64_t blocks, int64_t devices);
 
-// Plans this cut. `check` is called again and again; what it throws ends the plan.
+// Plans this cut. `check` is called repeatedly; an exception that it throws ends the planning.
 PlannedCut plan_cut(const LlamaCase& llama_case, const std::vector<int64_t>& balance,
                     const std::function<void()>& check = nullptr);
 
-// The cut whose fullest device holds least, halves of blocks told apart: exact for what a profile
-// predicts of each cut, which plans correct until no better cut is left. Throws c10::ValueError for
-// fewer layers than devices.
+// The cut whose fullest device holds the least memory. It may lie between the two halves of a
+// block. The search is exact for the memory that a profile predicts. A memory plan of the result
+// then corrects the prediction, and the search runs again until the cut repeats. Throws
+// c10::ValueError for fewer layers than devices.
 PlannedCut exact_cut(const LlamaCase& llama_case, const std::function<void()>& check = nullptr);
 
 // PlannedCut::step of a cut, without planning it.

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A Llama of the same make, so small that every cut of it can be planned.
+// A Llama of the same kind, so small that every cut of it can be planned.
 LlamaCase small(Checkpoint checkpoint, int64_t words = 512) {
   LlamaCase llama_case{models::TransformerOptions(models::TransformerKind::kLlama)
                            .vocab_size(words)
@@ -41,7 +41,8 @@ TEST(EvenBalance, HasAsManyBlocksOnEachDevice) {
   EXPECT_THROW(even_balance(2, 4), c10::ValueError);
 }
 
-// Embedding and head, and a block: queries, keys and values, output, the MLP's three, two norms.
+// The parameters of embedding and head, and of a block: queries, keys and values, output, the MLP's
+// three, two norms.
 TEST(PlanCut, HoldsWhatTheFormulaSays) {
   const LlamaCase llama_case = small(Checkpoint::kAlways);
   const int64_t block = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160 + 2 * 64;
@@ -75,7 +76,7 @@ TEST(PlanCut, DoesNotKeepTheWeightsOfAllPairsOfTokens) {
   EXPECT_GT(fullest(4096, false) / fullest(1024, false), 12);
 }
 
-// Every cut of nine layers into three, planned.
+// Plans every cut of nine layers into three.
 TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
   for (const Checkpoint checkpoint : {Checkpoint::kNever, Checkpoint::kAlways}) {
     for (const int64_t words : {64, 2048}) {
@@ -95,8 +96,8 @@ TEST(ExactCut, HasTheLeastFullestDeviceOfAllCuts) {
   }
 }
 
-// Any better cut would have fewer layers on that device: none that has one less, and one more on
-// another device, is better.
+// A better cut would have fewer layers on the fullest device: no cut that moves one of its layers
+// to another device is better.
 TEST(ExactCut, OfSevenBillionParametersHasNoBetterOneBesideIt) {
   LlamaCase llama_case{models::llama_7b().fused_attention(true)};
   llama_case.rows = 10;  // as many micro-batches as eight stages have at once, and two more

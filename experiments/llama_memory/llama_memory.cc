@@ -26,14 +26,14 @@ namespace {
 
 constexpr char kUsage[] =
     "Plans the memory of eight devices that train Llama 2 of 7, 13 and 70 billion parameters in\n"
-    "bfloat16 with AdamW, 32 micro-batches of a row of 4,096 tokens, cut evenly (as many blocks "
-    "on\n"
-    "each) and exactly (the fullest device holds least). No device and no memory is needed.\n\n"
+    "bfloat16 with AdamW, in 32 micro-batches of a row of 4,096 tokens. The model is cut evenly\n"
+    "(the same number of blocks on each device) or exactly (the fullest device holds the least).\n"
+    "Neither the devices nor their memory are needed.\n\n"
     "  tools/bazel run -c opt //experiments/llama_memory\n"
     "  tools/bazel run -c opt //experiments/llama_memory -- --experiment=70b-always-even,\\\n"
     "70b-always-exact --json=llama.json\n\n"
-    "Experiments: MODEL-MODE-CUT, of 7b, 13b, 70b; never, always (what is checkpointed); even,\n"
-    "exact.";
+    "Experiments: MODEL-CHECKPOINT-CUT. MODEL: 7b, 13b, 70b; CHECKPOINT: never, always; CUT:\n"
+    "even, exact.";
 
 constexpr int64_t kDevices = 8;
 constexpr int64_t kRows = 32;
@@ -170,19 +170,15 @@ Plan prepare() {
       });
   experiment_plan.remarks = {
       "Planned, not run: two training steps on the meta device for CUDA devices, under 1F1B with "
-      "32 "
-      "micro-batches of a row of 4,096 tokens. Weights, gradients, AdamW's state and activations "
-      "are "
-      "bfloat16, attention is CUDA's flash attention, the loss is of float32 logits. Nothing of "
-      "this "
-      "is published.",
+      "32 micro-batches of a row of 4,096 tokens. Weights, gradients, AdamW's state and "
+      "activations are bfloat16, attention is CUDA's flash attention, the loss is computed from "
+      "float32 logits. None of this was published.",
       "Fullest and emptiest: bytes of tensors; reserved: what LibTorch's allocator for CUDA would "
       "hold for them. Workspaces of cuBLAS, CUDA's context (together about a GiB) and other "
-      "programs "
-      "are not in it.",
-      "The even cut has as many blocks on each device. The exact one is that whose fullest device "
-      "holds least; a block is two layers, attention and MLP, which it may tell apart. Steps are "
-      "predicted from counted operations, to compare cuts."};
+      "programs are not included.",
+      "The even cut has the same number of blocks on each device. The exact cut is the one whose "
+      "fullest device holds the least; it may cut a block between its two layers, attention and "
+      "MLP. Steps are predicted from counted operations, only to compare cuts."};
   return experiment_plan;
 }
 

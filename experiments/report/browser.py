@@ -1,4 +1,4 @@
-"""browser: a headless Chromium, led through its DevTools protocol over a pipe. Needs nothing but the browser."""
+"""browser: a headless Chromium, driven by its DevTools protocol over a pipe. Needs nothing but the browser."""
 
 import base64
 import itertools
@@ -24,7 +24,7 @@ class BrowserError(Exception):
 class Page:
     """A page in a browser of its own. Use it in a `with`.
 
-    What it asks the network for and what goes wrong in its scripts is in `requests` and `errors`.
+    `requests` are the addresses that it asks the network for, `errors` is what goes wrong in its scripts.
     """
 
     def __init__(self, program, timeout=60):
@@ -38,7 +38,7 @@ class Page:
         self._read, from_browser = os.pipe()
         os.set_blocking(self._read, False)
 
-        def descriptors():  # 3: it reads, 4: it writes
+        def descriptors():  # the browser reads from 3 and writes to 4
             copies = os.dup(to_browser), os.dup(from_browser)
             os.dup2(copies[0], 3)
             os.dup2(copies[1], 4)
@@ -112,7 +112,7 @@ class Page:
             self.errors.append(" ".join(str(each.get("value", "")) for each in parameters["args"]))
 
     def view(self, width, dark=False, height=800, media=""):
-        """What it looks like from now on: the width in CSS pixels, and the user's preference."""
+        """Sets how the page looks from now on: the width in CSS pixels, and the user's preference."""
         self._call("Emulation.setDeviceMetricsOverride",
                    {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
         self._call("Emulation.setEmulatedMedia",

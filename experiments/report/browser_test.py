@@ -20,7 +20,7 @@ import pictures
 DATA = pathlib.Path("experiments/report/testdata")
 PROGRAM = browser.find()
 
-# What the page looks like to a program: a list for each plot, the page's width, and the colors of text and paper.
+# What a program can see of each plot: its name, its lines and points, the color of its text, and its width.
 PLOTS = """Array.from(document.querySelectorAll(".plot"), (plot) => ({
   id: plot.id,
   drawn: plot.querySelectorAll("svg.main-svg").length > 0,

@@ -16,11 +16,11 @@ class Experiment:
     edition: str = ""  # of the published table, where there are several
     data: bool = False  # takes --data
     trace: bool = False  # draws a timeline beside --trace
-    first: int = 0  # seconds for its rows that are not measured: it makes them first, and they are kept free for it
+    first: int = 0  # seconds kept free for its rows that are not measured, which it makes first
 
     @property
     def name(self):
-        """What --experiments and files call it."""
+        """Its name in --experiments and in files."""
         return self.folder + ("-" + self.edition if self.edition else "")
 
     @property
@@ -29,11 +29,11 @@ class Experiment:
 
     @property
     def program(self):
-        """Relative to the workspace, or to the runfiles."""
+        """Its path, relative to the workspace or to the runfiles."""
         return "experiments/{0}/{0}".format(self.folder)
 
     def flags(self, scale, devices="", data=""):
-        """What it is called with, but for where the results go."""
+        """Its flags, except for those that say where the results go."""
         flags = ["--scale=" + scale]
         if self.edition:
             flags.append("--edition=" + self.edition)
@@ -68,7 +68,7 @@ RIVALS = Experiment("rivals", "Rivals", (), 6)
 
 
 def rivals_flags(scale, python=""):
-    """At smoke only some cells: all take more than half an hour. Without a Python that has them the rivals are left out."""
+    """Chooses only some cells at smoke, since all take more than half an hour. Without `python` there are no rivals."""
     few = ["--stages=2", "--modes=never,except_last", "--rounds=2", "--steps=2"] if scale == "smoke" else []
     return (["--rivals=" + python] if python else []) + few
 

@@ -1,4 +1,4 @@
-"""catalog.py: what it lists can be run."""
+"""Tests that the programs that catalog.py lists can be run."""
 
 import pathlib
 import unittest

@@ -27,7 +27,7 @@ grep -q 'id="plotly"' "${work}/page/index.html" || { echo "FAILED: no library in
 check "a folder relative to the user's" 1 "written: ${work}/here/index.html" \
   env BUILD_WORKING_DIRECTORY="${work}" experiments/report/report --output=here --minutes=0
 
-# With the programs that it needs.
+# The rivals' program has the files that it needs.
 check "rivals" 2 "--json: /no/such/folder/file cannot be written" \
   experiments/rivals/rivals --json=/no/such/folder/file
 

@@ -148,6 +148,6 @@
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   matchMedia("print").addEventListener("change", drawAll);
-  // For tests and for whoever takes pictures of the page.
+  // For tests, and for the program that takes pictures of the page.
   window.plotsDrawn = drawAll();
 })();

@@ -53,7 +53,7 @@ class Report:
 
 
 def _view(section):
-    """What the template needs of a section."""
+    """The values of a section that the template shows."""
     result = section.result
     table = result.json
     view = {"name": section.name, "heading": section.heading, "rivals": section.rivals, "result": result, "title": "",
@@ -93,7 +93,7 @@ def subtitle(title, heading):
 
 
 def environment_of(table):
-    """Its names and values as texts."""
+    """The environment of a table as texts, by name."""
     environment = table.get("environment") or {}
     if isinstance(environment, str):
         return {"build": environment}
@@ -102,7 +102,7 @@ def environment_of(table):
 
 
 def _picture(table, name, svg):
-    """As an image, not as part of the page: its style sheet and names are its own, and it still follows dark mode."""
+    """An SVG as an image, not as part of the page: its style and names stay its own, and it still follows dark mode."""
     caption = name
     for row in (table or {}).get("rows", []):
         settings = row.get("settings") or {}

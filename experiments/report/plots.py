@@ -11,7 +11,7 @@ import rivals
 from tables import (columns_of, figure_of, full_size, groups, is_number, partitions, published_value, ratio_key,
                     scale_of, series)
 
-# Whose figures are in which color: names of page.css's variables.
+# The colors of published figures, by source, and of curves: names of page.css's variables.
 _SOURCES = ("published", "published-2", "published-3")
 _CURVES = ["curve-{}".format(k) for k in range(1, 9)]
 NO_MEMORY = "out of memory"
@@ -54,7 +54,7 @@ def _parts(column, picks):
 
 
 def _lines(column, picks, published):
-    """Ours, a line for each origin, then each source."""
+    """Our figures, a line for each origin, then the published ones, a line for each source."""
     key = column["key"]
     origins = list(dict.fromkeys(row["origin"] for rows in picks for row in rows))
     lines = []

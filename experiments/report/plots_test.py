@@ -1,4 +1,4 @@
-"""plots.py: every point comes from the table, and what is missing is no point."""
+"""plots.py: every point comes from the table, and a missing figure has no point."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""The page of what experiments really write: made-up results would not show that a program says something else.
+"""The page of what experiments really write: made-up results would not show that a program has changed.
 
     real_test.py MEMORY SPEED    # //experiments/unet_memory, //experiments/resnet101_speed
 """
@@ -22,7 +22,7 @@ FOLDER = tempfile.TemporaryDirectory()
 
 
 def table_of(program, *flags):
-    """What it wrote at smoke."""
+    """The table that the program writes at smoke."""
     file = pathlib.Path(FOLDER.name, "table.json")
     # Tests run in parallel: threads that spin for a core they do not get would cost minutes.
     subprocess.run([program, "--scale=smoke", "--seed=4711", "--json={}".format(file), *flags], check=True,
@@ -65,7 +65,7 @@ class Checks:
         self.assertIn("What is measured at --scale=small is of another size", text)
         self.assertIn("\nscale\nsmoke\ndevices\ncpu", page_text.of(self.html()))
 
-    def test_nothing_is_shown_that_is_no_figure(self):
+    def test_only_figures_are_shown(self):
         self.assertEqual(re.findall(r"\b(?:None|nan|NaN|inf|null|undefined)\b", page_text.of(self.html())), [])
         self.assertNotIn("NaN", json.dumps(plots.of_table(self.plots, self.table, "x")))
 

@@ -44,7 +44,7 @@ def parse(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--output", metavar="DIR", help="folder for the page, results, logs and traces; made if it is not there")
-    add("--scale", default="smoke", choices=catalog.SCALES, help="of what is run here (default: smoke)")
+    add("--scale", default="smoke", choices=catalog.SCALES, help="the scale of what is run here (default: smoke)")
     add("--experiments", default="", metavar="NAMES", help="some only, separated by commas (default: all)")
     add("--list", action="store_true", help="lists the experiments")
     add("--reuse", action="store_true",
@@ -143,7 +143,7 @@ class Runner:
         self.begin = time.monotonic()
         self.environment = machine.environment(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ""))
         self.sections = []  # of the page
-        self.asked = []  # those of them that are run or taken over
+        self.asked = []  # the sections that are run or reused
 
     def run(self):
         later = run.Result(run.NOT_RUN, "its turn has not come yet")
@@ -156,8 +156,8 @@ class Runner:
         if result:
             self.sections.append(page.Section(RIVALS, catalog.RIVALS.heading, result, rivals=True))
         if others := self._of_other_scales():
-            self.console.say("not taken, for this page is at --scale={}: {}".format(self.flags.scale, others))
-        # Not those that stay as they are.
+            self.console.say("not reused, since this page is at --scale={}: {}".format(self.flags.scale, others))
+        # Without the sections that are kept from an earlier run.
         self.asked = [section for section in self.sections if section.result is later]
         for index, section in enumerate(self.asked):
             label = "[{}/{}] {}".format(index + 1, len(self.asked), section.name)
@@ -177,7 +177,7 @@ class Runner:
         report = page.Report(self.flags.scale, "{}, in {}".format(now(), used), self.flags.command, self.environment,
                              self.sections, state, self.plotly)
         target = self.flags.output / "index.html"
-        # A name of its own: what is there already is somebody's.
+        # A name of its own, so that no file of the user is overwritten.
         part = target.with_suffix(".part{}".format(os.getpid()))
         part.write_text(page.render(report))
         part.replace(target)
@@ -188,7 +188,7 @@ class Runner:
         return results / (name + ".json"), results / (name + ".state"), self.flags.output / "traces" / name
 
     def _earlier(self, name):
-        """What the folder holds of this scale, or None."""
+        """The earlier result of this scale in the folder, or None."""
         if not self.flags.reuse:
             return None
         results, saved, traces = self._files(name)
@@ -217,7 +217,7 @@ class Runner:
         total = self.flags.minutes
         seconds = None
         if self.flags.scale == "smoke":
-            # Who gives all of them more time than the default has a slower machine.
+            # A user who allows more time than the default has a slower machine.
             seconds = minutes * 60 * max(total / SMOKE_MINUTES, 1)
         if total is None:
             return seconds, run.GRACE_SECONDS
@@ -230,7 +230,7 @@ class Runner:
         return seconds, min(run.GRACE_SECONDS, left - seconds)
 
     def _experiment(self, section):
-        """Of the catalog; None for the rivals."""
+        """The section's entry in the catalog; None for the rivals."""
         return next((e for e in self.flags.chosen if e.name == section.name), None)
 
     def _one(self, section, label, later):
@@ -259,7 +259,7 @@ class Runner:
         elif seconds is not None and seconds <= 0:
             why_not = "no time was left of the {:g} minutes (--minutes)".format(self.flags.minutes)
         if why_not:
-            # What was reached before says more.
+            # An earlier result says more than that.
             return earlier or run.Result(run.NOT_RUN, why_not)
 
         results.unlink(missing_ok=True)

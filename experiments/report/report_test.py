@@ -144,9 +144,9 @@ class Report(unittest.TestCase):
         self.assertIn("good: done (earlier results)", said)
         self.assertIn("Changed by hand", self.text())
         self.assertIn("Taken over from an earlier run of", self.text())
-        # Of another scale: run again. Without --reuse, too.
+        # Results of another scale are measured again.
         code, said = self.run_report("--reuse", "--experiments=good", "--scale=small")
-        self.assertIn("not taken, for this page is at --scale=small: good (smoke)\n", said)
+        self.assertIn("not reused, since this page is at --scale=small: good (smoke)\n", said)
         self.assertNotIn("Changed by hand", self.text())
 
     def test_what_failed_is_run_again(self):
@@ -326,7 +326,7 @@ class Report(unittest.TestCase):
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline and not (log.exists() and "started" in log.read_text()):
                 time.sleep(0.01)
-            # By now the page of what was done before is there.
+            # By now the page has the earlier results.
             self.page_before = self.text()
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -341,13 +341,13 @@ class Report(unittest.TestCase):
         self.assertIn("interrupted: by the user, after 0:0", text)
         self.assertEqual(text.count("| a | measured^1 | 2.50"), 2)
         self.assertIn("not run: the report was interrupted before.", text)
-        # And it goes on from there.
+        # A second run continues from there.
         self.use("good", "slow", "bad", minutes=0.01)
         _, said = self.run_report("--reuse")
         self.assertIn("good: done (earlier results)", said)
         self.assertIn("slow: stopped", said)
 
-    def test_only_who_draws_a_timeline_is_asked_for_it(self):
+    def test_only_programs_that_draw_a_timeline_are_asked_for_it(self):
         with mock.patch.object(catalog, "EXPERIMENTS", (catalog.Experiment("good", "Good", (), 1, trace=True),)):
             self.run_report("--experiments=good")
         self.assertIn(" --trace={}".format(self.output / "traces" / "good" / "step.svg"),

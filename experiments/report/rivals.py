@@ -10,7 +10,7 @@ WITH_PYTHON = "--rivals=PYTHON"
 OURS = "ours"
 OWN_CUT = ", own cut"
 
-# (key, heading, what one unit of the table is in the JSON's)
+# (key, heading, the table's unit in units of the JSON)
 FIGURES = (
     ("step_seconds", "whole training step: ms, and beside it how many times ours", 1e-3),
     ("peak_bytes", "peak memory: MiB, and beside it how many times ours", 2 ** 20),
@@ -26,7 +26,7 @@ def is_ours(who):
 
 
 def whos(table):
-    """Who was measured, ours first."""
+    """The names of the contestants, ours first."""
     return sorted(_unique(row["who"] for row in table["rows"]), key=lambda who: not is_ours(who))
 
 
@@ -78,8 +78,8 @@ def _flag_of(network):
 
 
 def factor(rows, who, key):
-    """How many times ours it is, of which the fastest counts: above 1 ours is better. A network that is cut otherwise
-    is held against ours that is cut otherwise. None if there is nothing to compare."""
+    """The figure as a multiple of that of our fastest side: above 1 ours is better. A row with an own cut is
+    compared with ours with an own cut. None if there is nothing to compare."""
     ours = min((row for name, row in rows.items()
                 if is_ours(name) and (OWN_CUT in name) == (OWN_CUT in who) and row.get("step_seconds")),
                key=lambda row: row["step_seconds"], default=None)
@@ -129,8 +129,8 @@ def _stopped(note):
 
 
 def remarks(table, command=""):
-    """What is not there, how each of them ran, and its version. The table's own remarks say where it was measured, and
-    who could not be."""
+    """Sentences on what is missing, and on how each contestant ran, with its version. The table's own remarks say
+    where it was measured, and which contestants could not be."""
     found = ["Interrupted: not everything was measured."] if table.get("interrupted") else []
     found += [text for text in [only_some(command)] if text]
     for who in whos(table):

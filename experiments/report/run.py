@@ -41,7 +41,7 @@ class Result:
 
 
 class Interrupt:
-    """Counts Ctrl-C, SIGTERM and SIGHUP: the first one asks to stop, the second one means at once."""
+    """Counts Ctrl-C, SIGTERM and SIGHUP: the first one asks to stop, the second one to stop at once."""
 
     def __init__(self):
         self.count = 0
@@ -96,7 +96,7 @@ def run_process(argv, log, limit, interrupt, tick=None, environment=None, folder
 
     It is asked to stop (SIGINT, once) after `limit` seconds (None: never) or when `interrupt` was seen, and killed
     with everything it started when it does not end within `grace` seconds or the user insists. It has a session of its
-    own, so that a terminal's Ctrl-C reaches it through us and once only: the second one would mean at once.
+    own, so that a terminal's Ctrl-C reaches it through us and once only: a second one would stop it at once.
 
     `tick(seconds)` is called several times a second.
     """
@@ -153,10 +153,10 @@ def minutes(seconds):
 
 
 def result_of(ended, json_path, log, limit):
-    """What an ended process and the file it left mean."""
+    """The result of an ended process, with the file that it left."""
     table, why_no_table = read_json(json_path)
     if ended.exit_code == 0 and table is not None:
-        state, reason = DONE, ""  # Also if it was asked to stop, for it was through by then.
+        state, reason = DONE, ""  # Even if it was asked to stop: it was done by then.
     elif ended.why == INTERRUPTED:
         state, reason = INTERRUPTED, "by the user, after {}".format(minutes(ended.seconds))
     elif ended.why == STOPPED:
@@ -177,7 +177,7 @@ def result_of(ended, json_path, log, limit):
 
 
 def scales(result):
-    """The scales at which what was measured in it was measured."""
+    """The scales of the measured rows."""
     if result.scale:
         return {result.scale}
     rows = [row for row in result.json["rows"] if row.get("way", "measured") == "measured"]

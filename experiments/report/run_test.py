@@ -60,7 +60,7 @@ class Run(unittest.TestCase):
         _, result = self.run_script("kill -SEGV $$")
         self.assertEqual((result.state, result.reason), (run.FAILED, "ended by SIGSEGV; it wrote no results"))
 
-    def test_results_that_are_none(self):
+    def test_results_that_are_not_valid(self):
         _, result = self.run_script("true")
         self.assertEqual((result.state, result.reason), (run.FAILED, "it wrote no results"))
         _, result = self.run_script("echo '{\"rows\": [' >" + str(self.json))
@@ -76,11 +76,11 @@ class Run(unittest.TestCase):
         self.assertEqual((result.state, result.reason, result.json),
                          (run.STOPPED, "its time limit of 0:00 was over", TABLE))
 
-    def test_who_was_through_when_asked_to_stop_is_done(self):
+    def test_a_program_that_was_done_when_asked_to_stop_is_done(self):
         _, result = self.run_script("trap '' INT; sleep 0.5; " + self.writes(TABLE), limit=0.1)
         self.assertEqual((result.state, result.reason, result.json), (run.DONE, "", TABLE))
 
-    def test_who_does_not_stop_is_killed_with_all_it_started(self):
+    def test_a_program_that_does_not_stop_is_killed_with_all_it_started(self):
         ended, result = self.run_script("trap '' INT; sleep 1000 & echo $! >{}/pid; while :; do sleep 0.02; done"
                                         .format(self.folder), limit=0.3, grace=0.3)
         self.assertTrue(ended.killed)

@@ -73,7 +73,7 @@ def series(row):
 
 
 def scale_of(row):
-    """At which --scale it was made; "" if it does not say."""
+    """The --scale at which the row was made; "" if it does not say."""
     return (row.get("settings") or {}).get("scale") or ""
 
 
@@ -95,7 +95,7 @@ def disturbed(row):
 
 
 def to_compare(row):
-    """Whether it is meant to be of the published size, even if it failed or was not run."""
+    """Whether the row is meant to be of the published size, even if it failed or was not run."""
     return full_size(row) or row.get("way") in ("planned", "simulated") or row["origin"] == "published"
 
 
@@ -118,8 +118,8 @@ def groups(table):
 
 
 def with_published(table):
-    """The same, where figures of ours that are of another size are told apart from the published ones: these have a
-    row of their own then."""
+    """groups(table), in which the published figures have a row of their own if all our figures are of another
+    size."""
     found = []
     for experiment, rows in groups(table):
         figures = [figure_of(row, key) for row in rows for key in row["figures"]]
@@ -169,7 +169,7 @@ def row_commands(table, command):
 
 
 def columns_of(table):
-    """The table's columns; for one that does not tell them, those that its rows have."""
+    """The table's columns; if it does not list them, the ones that its rows have."""
     if table.get("columns"):
         return table["columns"]
     columns = {}
@@ -230,7 +230,7 @@ def _cells(row, rows, index, column):
 
 
 def _published(rows, key, source):
-    """An experiment's published figure, letter by letter where the JSON has it so; "" if there is none."""
+    """An experiment's published figure, as it was printed if the JSON has that text; "" if there is none."""
     for row in rows:
         figure = figure_of(row, key)[1].get(source)
         if figure not in (None, "-"):
@@ -239,7 +239,7 @@ def _published(rows, key, source):
 
 
 def _beside_published(rows, key):
-    """Those of an experiment's rows that a published figure stands beside: what can be compared with it."""
+    """The rows of an experiment beside which a published figure stands: those that can be compared with it."""
     same = [row for row in rows if to_compare(row)]
     return [row for row in same if is_number(figure_of(row, key)[0])] or same or rows
 
@@ -252,7 +252,7 @@ def crowded(table):
     names = [row["experiment"] for row in table["rows"] if way_of(row) == "measured" and is_number(
         figure_of(row, "throughput")[0]) and _cpus(row) > int(cores.group(1))]
     return "Measured with more partitions than cores ({}; cores: {}): such partitions take turns on the cores, so what " \
-        "is measured shows that they work, and is no speed-up of pipelines.".format(
+        "is measured shows that they work, and is not a speed-up by pipelines.".format(
             ", ".join(names), cores.group(1)) if names else ""
 
 
@@ -261,8 +261,8 @@ def way_of(row):
 
 
 def measured_with(table):
-    """How its measured rows were made: {"scale", "devices", "seed"}, as far as they say it; several values where they
-    differ."""
+    """How the measured rows were made: {"scale", "devices", "seed"}, as far as they say it; several values if
+    they differ."""
     found = {}
     for row in table["rows"]:
         settings = (row.get("settings") or {}) if way_of(row) == "measured" else {}

@@ -182,7 +182,7 @@ class Grid(unittest.TestCase):
         grid = tables.grid(table)
         self.assertEqual(texts(grid.head)[0], ["experiment", "how", "throughput", "speed up"])
 
-    def test_a_published_dash_is_no_figure(self):
+    def test_a_published_dash_is_not_a_figure(self):
         table = read("made_memory")
         table["rows"][0]["figures"]["model_gib"]["published"]["torchgpipe"] = "-"
         self.assertEqual(tables.grid(table).body[0][4].kind, "missing")
@@ -210,7 +210,7 @@ class Rivals(unittest.TestCase):
         self.assertEqual([(cell.text, cell.aside) for cell in line][4:],
                          [("117", ""), ("–", ""), ("–", ""), ("–", ""), ("175", "× 1.50")])
 
-    def test_who_could_not_run_says_why(self):
+    def test_a_contestant_that_could_not_run_says_why(self):
         grid = rivals.grids(read("made_rivals"))[0]
         cell = grid.body[2][7]
         self.assertEqual((cell.text, [grid.notes[k - 1] for k in cell.notes]), ("–", ["the group timed out"]))
@@ -238,7 +238,7 @@ class Rivals(unittest.TestCase):
         self.assertEqual(found[1], ("ResNet [1, 1], 1, never",
                                     base + " --rivals=python3 --rounds=2 --networks=resnet --stages=1 --modes=never"))
         self.assertEqual(len(found), 1 + len(rivals.cases(read("made_rivals"))))
-        # Whoever ran it without a Python, or is not known to have run it, needs to be told.
+        # If it was run without a Python, or it is not known how it was run, the command names the flag.
         for command in ("", base + " --stages=2", "tools/bazel run -c opt //experiments/rivals"):
             self.assertEqual(rivals.commands(read("made_rivals"), command)[0][1], base + " --rivals=PYTHON")
 
@@ -256,7 +256,7 @@ class Rivals(unittest.TestCase):
         self.assertFalse(any("whole" in text for text in
                              rivals.remarks(read("made_rivals"), "tools/bazel run //x -- --rivals=python3")))
 
-    def test_who_lacks_a_python(self):
+    def test_rows_that_lack_a_python(self):
         table = read("made_rivals")
         self.assertFalse(rivals.lack_python(table))
         table["rows"][2].update(step_seconds=None, note="no Python was given (--rivals=PYTHON)")

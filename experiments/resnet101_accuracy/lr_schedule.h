@@ -10,7 +10,7 @@
 namespace gpipe::experiments {
 
 enum class LrDecay {
-  kSteps,   // a tenth after 30, 60 and 80 of 90 epochs: the published run
+  kSteps,   // divided by 10 after 30, 60 and 80 of 90 epochs: the published run
   kLinear,  // straight to zero, for short runs in which the steps would come too early
 };
 

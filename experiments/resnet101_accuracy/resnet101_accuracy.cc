@@ -21,11 +21,10 @@
 #include "experiments/resnet101_accuracy/source.h"
 #include "machine/cores.h"
 
-ABSL_FLAG(
-    std::string, data, "",
-    "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
-    "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full needs "
-    "to be told.");
+ABSL_FLAG(std::string, data, "",
+          "imagenet:FOLDER (FOLDER/train/CLASS/*.JPEG and FOLDER/val/CLASS/*.JPEG), fashion-mnist, "
+          "fashion-mnist:FOLDER, or fake (random images). Default: fashion-mnist; --scale=full has "
+          "none.");
 ABSL_FLAG(std::optional<int64_t>, limit_train, std::nullopt,
           "Train on this many images only. Default: the scale's (smoke 15000).");
 ABSL_FLAG(

@@ -45,7 +45,7 @@ struct Ready {
 
   const std::string& name() const { return settings.published.name; }
   Way way() const { return settings.published.way; }
-  // Of a pipeline.
+  // The setup of a pipeline; it means nothing for the other ways.
   PipelineSetup setup() const {
     return choose_setup(flags.common, settings.balance, settings.chunks);
   }
@@ -98,7 +98,7 @@ std::map<std::string, std::string> config_of(const Ready& ready) {
       {"batch_size", std::to_string(settings.batch_size)},
       {"seed", std::to_string(ready.flags.common.seed)},
       {"weight_decay", std::to_string(settings.weight_decay)}};
-  // Batch norm sees micro-batches, or the replicas' shares.
+  // Batch norm sees micro-batches, or the replicas' shares, so their number changes the result.
   if (ready.way() == Way::kPipeline) config["chunks"] = std::to_string(settings.chunks);
   if (ready.way() == Way::kDataParallel) config["replicas"] = std::to_string(ready.devices.size());
   return config;
@@ -154,7 +154,7 @@ void warn_of_unreadable(const Loader& loader, const char* what) {
   }
 }
 
-// The outcome of the epochs so far.
+// Puts the figures of the epochs so far into the outcome.
 void note_epochs(const std::vector<EpochResult>& epochs, std::size_t skip, Outcome& outcome) {
   std::vector<double> throughputs;
   outcome.epochs = Json::array();
@@ -197,7 +197,7 @@ void say_average(const Ready& ready, const std::vector<EpochResult>& epochs, std
       << std::flush;
 }
 
-// Everything except what is done after an epoch.
+// All training options except on_epoch.
 TrainingOptions training_options(const Ready& ready) {
   const Settings& settings = ready.settings;
   TrainingOptions options;
@@ -284,7 +284,7 @@ RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment,
   const auto ready = std::make_shared<Ready>();
   ready->flags = flags;
   ready->settings = settle(flags, experiment);
-  choose_chunks(flags.common, 1, ready->settings.batch_size);  // refuses too many
+  choose_chunks(flags.common, 1, ready->settings.batch_size);  // throws if there are too many
   ready->source = source;
   const int64_t needed = experiment.way == Way::kPipeline
                              ? static_cast<int64_t>(ready->settings.balance.size())

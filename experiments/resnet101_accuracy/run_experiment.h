@@ -29,8 +29,9 @@ std::string state_file(const AccuracyFlags& flags, const std::string& experiment
 // The settings of the experiment under the flags. Throws std::invalid_argument if they do not fit.
 Settings settle(const AccuracyFlags& flags, const Experiment& experiment);
 
-// The experiment on `source`, with everything settled that can be. Throws std::invalid_argument or
-// c10::ValueError if the flags do not fit it, or if a saved run does not fit or would be lost.
+// Prepares the experiment on `source`: all that can be checked before it runs is checked. Throws
+// std::invalid_argument or c10::ValueError if the flags do not fit it, or if a saved run does not
+// fit or would be lost.
 RunVariant make_run(const AccuracyFlags& flags, const Experiment& experiment, const Source& source);
 
 }  // namespace gpipe::experiments

@@ -1,4 +1,4 @@
-// Settings: the published experiments, and what is really run of them at a scale.
+// Settings: the published experiments, and how they are run at a scale.
 #ifndef GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SETTINGS_H_
 #define GPIPE_EXPERIMENTS_RESNET101_ACCURACY_SETTINGS_H_
 
@@ -36,7 +36,7 @@ const std::vector<Experiment>& published_experiments();
 // Throws std::invalid_argument for an unknown name.
 const Experiment& find_experiment(const std::string& name);
 
-// Settings given on the command line; nothing or empty leaves one to the scale.
+// Settings given on the command line; one that is nullopt or empty is left to the scale.
 struct Overrides {
   std::optional<int64_t> epochs;
   std::optional<int64_t> batch_size;

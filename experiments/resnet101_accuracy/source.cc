@@ -24,7 +24,7 @@ constexpr int64_t kImageNetClasses = 1000;
 // The recipe scales the shorter side to 8/7 of the part that it crops: 256 to 224.
 constexpr int64_t kMargin = 7;
 
-// The first images of another dataset.
+// A sample of the images of another dataset.
 class Limited : public Dataset {
  public:
   Limited(std::shared_ptr<const Dataset> whole, int64_t size)

@@ -1,7 +1,7 @@
-"""What is compared: the networks at small scale, their cuts, and who trains them."""
+"""What is compared: the networks of each scale, their cuts, and the contestants that train them."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -28,9 +28,9 @@ NETWORKS = {
         Network("ResNet [1, 1, 1, 1]", "resnet:1,1,1,1", 64, 32, 8, {1: [51], 2: [42, 9], 4: [27, 15, 3, 6]}),
         Network("GPT-2 (4, 256)", "gpt2:4,256,4,128,1024", 0, 16, 8, {1: [11], 2: [5, 6], 4: [3, 2, 2, 4]}),
     ],
-    # For one GPU of 80 GB. Published sizes, in float32, cut by counted operations. All who take part hold their
-    # networks at once, so what the activations of a whole mini-batch take is at most about 8 GiB. GPT-2 (4, 256) is
-    # the one that waits for launches.
+    # For one GPU of 80 GB. Published sizes, in float32, cut by counted operations. All contestants hold their networks
+    # at the same time, so the activations of a whole mini-batch take at most about 8 GiB. GPT-2 (4, 256) is the network
+    # whose steps wait for kernel launches.
     "gpu": [
         Network("U-Net (5, 64)", "unet:5,64", 192, 16, 8,
                 {1: [241], 4: [45, 44, 44, 108], 8: [23, 22, 22, 22, 22, 22, 52, 56]}),
@@ -88,7 +88,7 @@ class Cell:
 
 
 def stages_of(scale):
-    """The numbers of stages that its networks are cut into."""
+    """The numbers of stages into which the scale's networks are cut."""
     return list(NETWORKS[scale][0].cuts)
 
 
@@ -97,7 +97,8 @@ def threads_per_stage(stages, cores):
 
 
 class Sides:
-    """Makes the rivals that are Python programs. `python`: theirs, or None; `folder`: where they are."""
+    """Makes the rivals that are Python programs. `python`: the Python that runs them, or None;
+    `folder`: where they are."""
 
     def __init__(self, cell, python, folder):
         self.cell, self.python, self.folder = cell, python, folder
@@ -110,8 +111,8 @@ class Sides:
 
 
 def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=False):
-    """Who takes part in `cell` on the CPU. `ours`: the command of our program; `python`: the rivals', or None;
-    `sides`: their folder; `processes`: whether ours does so with a process per stage, too."""
+    """The contestants of `cell` on the CPU. `ours`: the command of our program; `python`: the rivals', or None;
+    `sides`: their folder; `processes`: whether ours takes part with a process per stage, too."""
     threads = threads_per_stage(cell.stages, cores)
     balance = None if own_cuts else cell.network.cuts[cell.stages]
     suffix = ", own cut" if own_cuts else ""
@@ -120,7 +121,7 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
 
     found = [Contestant("ours" + suffix, [*ours, *cell.flags(threads, balance)], note=f"1F1B, {each}")]
     if threads != cores:
-        # One worker with all cores, as torchgpipe has for partitions on the same device.
+        # A single worker with all cores, as torchgpipe has for partitions on the same device.
         found.append(Contestant(f"ours{suffix}, all cores",
                                 [*ours, *cell.flags(cores, balance, schedule="sequential")],
                                 note=f"sequential, {cores} threads"))
@@ -151,13 +152,20 @@ def contestants(cell, ours, python, sides, cores, own_cuts=False, processes=Fals
     return found
 
 
-# On a GPU kernels, the memory of the allocator and the choices of cuDNN are there after two steps; our graphs run
-# plainly first, and are recorded then.
+def beside(contestants, ours, other):
+    """What `contestants` have of the program `ours`, each again as another build of it: the command `other`."""
+    size = len(ours)
+    return [replace(who, who=f"beside: {who.who}", command=other + who.command[size:])
+            for who in contestants if who.command and who.command[:size] == ours]
+
+
+# On a GPU, kernels are loaded, the allocator has its memory and cuDNN has chosen its algorithms after two steps. Our
+# graphs first run plainly, and are recorded then.
 WARM_UP, WARM_UP_OF_GRAPHS = 2, 6
 
 
 def contestants_on_gpu(cell, ours, python, sides, cores):
-    """The same with all stages on one GPU."""
+    """The contestants of `cell` with all stages on one GPU."""
     balance = cell.network.cuts[cell.stages]
 
     # The threads only fill the parameters.

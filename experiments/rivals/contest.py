@@ -14,7 +14,7 @@ TOLERANCE = 1e-3
 
 
 class Failed(Exception):
-    """A program ended or answered what it should not; the message is for people."""
+    """A program ended, or gave a wrong answer; the message says why."""
 
 
 class Program:
@@ -24,7 +24,7 @@ class Program:
         self.timeout = timeout
         self.errors = tempfile.TemporaryFile()
         self.rest = b""
-        # It is killed in the end, and its files with it.
+        # The program is killed in the end, so its temporary files are removed with this folder.
         self.folder = tempfile.TemporaryDirectory(prefix="rivals-")
         # All sides' threads wait alike: our program would set this for itself only (command/wait_policy.h).
         environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000", **os.environ,
@@ -117,7 +117,7 @@ class Entry:
             self.program = None
 
     def disagrees(self, first):
-        """Why this is not the work of `first`, or nothing."""
+        """Why this is not the work of `first`; empty if it is."""
         if self.ready.get("parameters") != first.ready["parameters"]:
             return f"another network: {self.ready.get('parameters')} parameters, not {first.ready['parameters']}"
         if not self.contestant.loss:
@@ -139,7 +139,7 @@ class Entry:
         if not self.reason and self.remark:
             note += f", {self.remark}"
         measured = bool(self.seconds) and not self.reason
-        # Who cut the network itself has profiled it before, in memory that it then used again.
+        # A contestant that cut the network itself has profiled it before, in memory that it then used again.
         peak = self.peak if measured and "own cut" not in self.contestant.who else None
         return {"network": cell.network.name, "stages": cell.stages, "mode": cell.mode,
                 "who": self.contestant.who, "version": self.ready.get("version", ""),
@@ -152,7 +152,7 @@ def hold(cell, contestants, rounds, steps, timeout, progress=lambda text: None):
     """The rows of a cell, and whether Ctrl-C ended it early.
 
     Every round asks each program in turn for `steps` steps, so that a machine that is busy for a while slows
-    all of them. The first one that runs says what the right work is.
+    all of them. The first one that runs defines the right result.
     """
     entries = [Entry(contestant) for contestant in contestants]
     first = None

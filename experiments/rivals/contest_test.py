@@ -184,14 +184,14 @@ class CellsTest(unittest.TestCase):
                 own = found.pop(who)
                 self.assertEqual(found, others)
                 self.assertEqual(own.command[:2], ["ours", "--processes"])
-                # As its own side with threads, and as the rivals.
+                # Its arguments are those of our side with threads, and of the rivals.
                 self.assertEqual(own.command[2:], others["ours"].command[1:])
                 self.assertIn(f"--balance={balance}", own.command)
                 self.assertTrue(own.loss)
         one = cells.Cell(cells.NETWORKS["small"][0], 1, "never")
         self.assertNotIn(who, self.names(one, processes=True))
 
-    def test_on_the_cpu_nobody_is_told_of_devices(self):
+    def test_on_the_cpu_no_contestant_is_told_of_devices(self):
         for contestant in self.names(cells.Cell(cells.NETWORKS["small"][0], 2, "never")).values():
             self.assertFalse([flag for flag in contestant.command if flag.startswith("--device")])
             self.assertEqual(contestant.warm_up, 1)

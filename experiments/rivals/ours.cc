@@ -52,7 +52,8 @@ ABSL_FLAG(std::string, checkpoint, "never", "always, except_last or never.");
 ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
 ABSL_FLAG(int64_t, threads, 1, "Threads of each partition or replica, on the CPU.");
 ABSL_FLAG(bool, processes, false,
-          "A process for each partition, over Gloo, instead of a thread. Needs --balance.");
+          "Run each partition in a process of its own, over Gloo, instead of in a thread. Needs "
+          "--balance.");
 ABSL_FLAG(std::string, device, "cpu",
           "cpu or cuda: where all partitions are. cuda is the first GPU; TF32 is off there.");
 ABSL_FLAG(bool, graphs, false,
@@ -73,7 +74,8 @@ constexpr char kUsage[] =
 
 constexpr int64_t kMost = 1024;
 
-// Until a pipeline with graphs replays all of them: some plain runs, the recordings, and one more.
+// The steps until a pipeline with graphs replays all of them: some plain runs, the recordings, and
+// one more.
 constexpr int64_t kStepsToReplay = 5;
 
 struct Settings {
@@ -104,11 +106,12 @@ c10::Device device_of(const std::string& text) {
   return {c10::kCUDA, 0};
 }
 
-// What only a pipeline of several stages on the CPU can do.
+// Checks --processes, which only a pipeline of several stages on the CPU can have.
 void check_processes(const Settings& settings) {
   if (!settings.processes) return;
   if (settings.trainer != "pipeline") {
-    throw std::invalid_argument("--processes are a pipeline's, but --trainer=" + settings.trainer);
+    throw std::invalid_argument("--processes needs --trainer=pipeline, not --trainer=" +
+                                settings.trainer);
   }
   if (!settings.device.is_cpu()) {
     throw std::invalid_argument("--processes needs --device=cpu: they talk over Gloo");
@@ -124,11 +127,12 @@ void check_processes(const Settings& settings) {
   }
 }
 
-// What only the CPU can do, or only a GPU.
+// Checks the settings that only the CPU can have, or only a GPU.
 void check_device(const Settings& settings) {
   const bool pipeline = settings.trainer == "pipeline";
   if (settings.graphs && !pipeline) {
-    throw std::invalid_argument("--graphs are a pipeline's, but --trainer=" + settings.trainer);
+    throw std::invalid_argument("--graphs needs --trainer=pipeline, not --trainer=" +
+                                settings.trainer);
   }
   if (settings.device.is_cpu()) {
     if (settings.graphs) throw std::invalid_argument("--graphs needs --device=cuda");
@@ -175,8 +179,8 @@ Settings read_settings() {
   return settings;
 }
 
-// What our own tools advise: a profile of one micro-batch, and the cut with the least predicted
-// step.
+// The cut that our own tools advise: the one with the least predicted step, from a profile of one
+// micro-batch.
 std::vector<int64_t> predicted_balance(const Settings& settings) {
   const at::Tensor sample = filled_input(settings.model, settings.rows / settings.chunks);
   const balance::Profile profile =
@@ -190,14 +194,13 @@ std::vector<int64_t> predicted_balance(const Settings& settings) {
   return balance::best_balance(profile, settings.stages, options);
 }
 
-// Where the others of several processes do not come, the rest can say so before whoever asked gives
-// up.
+// If a process does not come, the others can report it before rivals.py gives up.
 constexpr std::chrono::seconds kRendezvousLimit{60};
 
-// All processes of this pipeline.
+// The world of all processes of this pipeline; without --processes, an empty one.
 World connect(const Settings& settings) {
   if (!settings.processes) return {};
-  // As many threads as a stage has, also for what the process itself computes.
+  // What the process itself computes has as many threads as a stage, too.
   at::set_num_threads(static_cast<int>(settings.threads));
   WorldOptions options;
   options.rendezvous_limit = kRendezvousLimit;
@@ -205,7 +208,7 @@ World connect(const Settings& settings) {
   return World::from_environment(options);
 }
 
-// Gives the layers of this process memory; those of others need none.
+// Gives memory to the layers of this process; those of other processes need none.
 void materialize(torch::nn::Module& module) {
   auto& pipe = dynamic_cast<GPipeImpl&>(module);
   pipe.materialize([](const std::string& name, at::Tensor& tensor, const at::Generator&) {
@@ -233,8 +236,8 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& wor
                                          settings.device);
   if (settings.trainer == "plain") return make_naive_trainer(task, settings.device);
   if (settings.trainer == "data_parallel") return make_data_parallel_trainer(task, devices);
-  // Not given where it is all of the process's: a single stage then runs on the calling thread. Nor
-  // on a GPU, where kernels need no threads of ours.
+  // The number of threads is not set if a single stage has all of the process's: it then runs on
+  // the calling thread. It is not set on a GPU either, where kernels need no threads of ours.
   const bool single = settings.stages == 1 || settings.processes;
   const bool all = settings.threads == at::get_num_threads() && single;
   const int64_t threads = all || settings.device.is_cuda() ? 0 : settings.threads;
@@ -251,7 +254,8 @@ std::unique_ptr<Trainer> make_trainer(const Settings& settings, const World& wor
   return trainer;
 }
 
-// All of them, unless others have layers, too.
+// The parameters of the layers that this process has: those of other processes are on the meta
+// device.
 std::vector<at::Tensor> parameters_here(const torch::nn::Module& module) {
   std::vector<at::Tensor> here = module.parameters();
   const auto is_elsewhere = [](const at::Tensor& parameter) { return parameter.is_meta(); };
@@ -265,8 +269,8 @@ void set_dropout(torch::nn::Module& module, double probability) {
   }
 }
 
-// What the pipeline has made of --graphs: "4 stages: 32 graphs, replayed 640 times", and why stages
-// run without.
+// How the pipeline used --graphs: "32 graphs, replayed 640 times", and why stages run without
+// graphs.
 std::string describe_graphs(const torch::nn::Module& module) {
   const auto* const pipe = dynamic_cast<const GPipeImpl*>(&module);
   if (pipe == nullptr) return "no pipeline";
@@ -283,8 +287,8 @@ std::string describe_graphs(const torch::nn::Module& module) {
          " times" + reasons;
 }
 
-// A network on its data, and the answers to commands. Over several processes each has its own
-// layers, and answers for them; the loss is that of all.
+// A network with its data, which answers commands. With several processes, each has its own layers
+// and answers for them; the loss is that of the whole network.
 class Session {
  public:
   Session(Settings settings, World world)
@@ -293,11 +297,11 @@ class Session {
       settings_.balance = predicted_balance(settings_);
     }
     if (settings_.device.is_cuda()) {
-      // As in common.py: cuDNN's convolutions would take it by default.
+      // TF32 is off, as in common.py: cuDNN's convolutions would use it by default.
       at::globalContext().setAllowTF32CuDNN(false);
       at::globalContext().setAllowTF32CuBLAS(false);
     }
-    // After the profile: its memory is not the pipeline's.
+    // The count begins after the profile, whose memory is not the pipeline's.
     peak_ = std::make_unique<PeakMemory>(settings_.device);
     trainer_ = make_trainer(settings_, world_);
     input_ = filled_input(settings_.model, settings_.rows).to(settings_.device);
@@ -335,7 +339,7 @@ class Session {
     torch::nn::Module& module = trainer_->module();
     models::hash_fill_parameters(module);
     set_dropout(module, 0);
-    // Of graphs the replays are checked, which come after plain runs and the recording.
+    // With graphs, a replay is checked: it comes after plain runs and the recording.
     for (int64_t i = 1; settings_.graphs && i < kStepsToReplay; ++i) {
       trainer_->step(input_, target_);
     }
@@ -345,7 +349,7 @@ class Session {
       gradient += parameter.grad().abs().sum(at::kDouble).item<double>();
     }
     if (settings_.graphs) {
-      // What was recorded is without dropout.
+      // The recorded graphs have no dropout.
       trainer_.reset();
       trainer_ = make_trainer(settings_, world_);
     } else {
@@ -375,7 +379,7 @@ class Session {
   at::Tensor input_, target_;
 };
 
-// What each process counts of its own.
+// The keys of an answer whose values are added up over the processes.
 const std::vector<std::string>& counted() {
   static const std::vector<std::string> keys = {"parameters", "gradient", "peak_bytes"};
   return keys;

@@ -13,11 +13,11 @@ expect_mistake "sometimes" --checkpoint=sometimes
 expect_mistake "chunks" --rows=4 --chunks=5
 expect_mistake "device must be cpu or cuda, got 'gpu'" --device=gpu
 expect_mistake "graphs needs --device=cuda" --graphs
-expect_mistake "graphs are a pipeline's, but --trainer=plain" --graphs --trainer=plain
+expect_mistake "graphs needs --trainer=pipeline, not --trainer=plain" --graphs --trainer=plain
 if ! nvidia-smi >/dev/null 2>&1; then
   expect_mistake "device=cuda: LibTorch finds no GPU here" --device=cuda
 fi
-expect_mistake "processes are a pipeline's, but --trainer=plain" --processes --trainer=plain
+expect_mistake "processes needs --trainer=pipeline, not --trainer=plain" --processes --trainer=plain
 expect_mistake "processes needs --balance" --processes
 expect_mistake "processes with --stages=1" --processes --stages=1
 expect_mistake "takes tokens, no images" --model=gpt2:1,8,2,16 --image_size=64

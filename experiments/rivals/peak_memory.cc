@@ -33,8 +33,8 @@ ResidentMemory resident_memory() {
   return parse_resident_memory(status.str());
 }
 
-// What the start of the program has freed would hide what comes. Both, and tcmalloc's by name:
-// either may be the program's malloc.
+// Memory that the start of the program has freed would hide later allocations. Both allocators are
+// asked, tcmalloc by name: either may be the program's malloc.
 void release_free_memory() {
   malloc_trim(0);
   void* const of_tcmalloc = dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory");
@@ -49,7 +49,7 @@ c10::CachingAllocator::Stat allocated(c10::Device device) {
   return cuda::getDeviceStats(device.index()).allocated_bytes[kAll];
 }
 
-// What is held on `device`, where the peak begins anew.
+// Restarts the peak of `device`, and returns the bytes that it holds.
 int64_t begin_cuda(c10::Device device) {
   at::globalContext().lazyInitDevice(c10::kCUDA);
   cuda::emptyCache();
@@ -59,7 +59,7 @@ int64_t begin_cuda(c10::Device device) {
 
 int64_t peak_of_cuda(c10::Device device) { return allocated(device).peak; }
 #else
-// Where LibTorch has no CUDA, nobody can have a CUDA device.
+// Without CUDA in LibTorch no program can have a CUDA device.
 int64_t begin_cuda(c10::Device /*device*/) {
   throw std::invalid_argument("this LibTorch has no CUDA");
 }

@@ -20,18 +20,18 @@ struct ResidentMemory {
 ResidentMemory parse_resident_memory(const std::string& status);
 
 // Counts from its construction. Code is left out: LibTorch's comes into memory page by page, when a
-// kernel first runs, and is the same for everybody. What the process held before is left out, too,
-// so that an interpreter does not count.
+// kernel first runs, and is the same for every program. What the process held before is left out,
+// too, so that an interpreter does not count.
 //
-// Of a CUDA device it is what LibTorch's caching allocator has given out (torch calls that
+// On a CUDA device it counts what LibTorch's caching allocator has handed out (torch calls that
 // max_memory_allocated), not what it has reserved, nor the device's context.
 //
-// Linux only. common.py has the same.
+// Linux only. sides/common.py counts in the same way.
 class PeakMemory {
  public:
   // Throws std::invalid_argument for a device that is neither the CPU nor a CUDA device.
   explicit PeakMemory(c10::Device device = c10::kCPU);
-  // The most bytes since the construction, above what was held there.
+  // The most bytes since the construction, above what was held then.
   int64_t bytes() const;
 
  private:

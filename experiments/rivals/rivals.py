@@ -29,7 +29,7 @@ EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
 
 
 def user_path(text):
-    """As the user means it: `bazel run` starts programs in a folder of its own."""
+    """The path as the user means it: `bazel run` starts programs in a folder of its own."""
     return pathlib.Path(os.environ.get("BUILD_WORKING_DIRECTORY", "."), text)
 
 
@@ -67,6 +67,8 @@ def read_flags():
     parser.add_argument("--timeout", type=float, default=120, help="seconds to wait for a program (120)")
     parser.add_argument("--json", default="", help="a file for the table; rows that it has from an earlier run stay")
     parser.add_argument("--ours", default="", help="our program; the one that was built with this")
+    parser.add_argument("--beside", metavar="PROGRAM", default="",
+                        help="another build of our program, such as one under another LibTorch: it takes part as well")
     flags = parser.parse_args()
     for name in ("rounds", "steps", "timeout"):
         if getattr(flags, name) <= 0:
@@ -79,16 +81,20 @@ def read_flags():
     if flags.rivals and "/" in flags.rivals:
         flags.rivals = str(user_path(flags.rivals))
         if not os.access(flags.rivals, os.X_OK):
-            fail(f"--rivals: {flags.rivals} is no program")
+            fail(f"--rivals: {flags.rivals} is not a program; name a Python that has torch and torchgpipe")
     if flags.own_cuts and flags.device != "cpu":
         fail("--own_cuts: the sides' tools measure on the CPU; give --device=cpu")
     if flags.processes and flags.device != "cpu":
         fail("--processes: ours over processes is for the CPU; give --device=cpu")
     if flags.processes and flags.own_cuts:
-        fail("--processes: all who have a process per stage have the same cut; leave out --own_cuts")
+        fail("--processes: all sides with a process per stage have the same cut; leave out --own_cuts")
     if flags.processes and max(flags.stages) == 1:
         fail("--processes: a single stage is in one process anyway; give --stages=2 or more")
     flags.ours = command_of(user_path(flags.ours) if flags.ours else our_program())
+    if flags.beside:
+        flags.beside = str(user_path(flags.beside))
+        if not os.access(flags.beside, os.X_OK):
+            fail(f"--beside: {flags.beside} is not a program")
     if flags.json:
         flags.json = user_path(flags.json)
         if flags.json.is_dir() or not os.access(flags.json.parent, os.W_OK):
@@ -114,7 +120,7 @@ def command_of(program):
 
 
 def graphics_processor():
-    """Its name and its driver."""
+    """The GPU's name and driver."""
     try:
         lines = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True,
                                capture_output=True, text=True).stdout.splitlines()
@@ -127,7 +133,7 @@ def graphics_processor():
 
 
 def processor():
-    """Its name, and what tells it from others that a virtual machine gives the same name."""
+    """The processor's name, and what tells it from others to which a virtual machine gives the same name."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -151,13 +157,13 @@ def read_rows(path, device):
     except FileNotFoundError:
         return []
     except json.JSONDecodeError:
-        fail(f"--json: {path} is there, but it is no table of rivals; remove it")
+        fail(f"--json: {path} is there, but it is not a table of rivals; remove it")
     except ValueError as error:
         fail(f"--json: {path} is there, but {error}; remove it, or name another file")
 
 
 def write_json(path, document):
-    """As a whole: a reader sees the old table or the new one."""
+    """Replaces the file as a whole: a reader sees the old table or the new one."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
         json.dump(document, file, indent=1)
         file.write("\n")
@@ -186,6 +192,8 @@ def main():
         who = (cell, flags.ours, flags.rivals or None, sides, cores)
         contestants = (cells.contestants(*who, flags.own_cuts, flags.processes) if flags.device == "cpu" else
                        cells.contestants_on_gpu(*who))
+        if flags.beside:
+            contestants += cells.beside(contestants, flags.ours, command_of(pathlib.Path(flags.beside)))
         new, interrupted = contest.hold(
             cell, contestants, flags.rounds, flags.steps, flags.timeout,
             lambda text: progress(f"[{number}/{len(asked)}] {cell.network.name}, {cell.stages}, {cell.mode}: {text}"))

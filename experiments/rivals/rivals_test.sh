@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the whole program where no rival is: mistakes, the table, the JSON, Ctrl-C.
+# Tests the whole program without a rival: mistakes, the table, the JSON, Ctrl-C.
 #   rivals_test.sh PROGRAM
 set -u
 program=$1
@@ -10,14 +10,15 @@ expect_mistake "there is no 'vgg'; there are unet, amoebanetd, resnet, gpt2" --n
 expect_mistake "there is no '3'; there are 1, 2, 4" --stages=3
 expect_mistake "there is no 'sometimes'" --modes=sometimes
 expect_mistake "--rounds must be positive" --rounds=0
-expect_mistake "is no program" --rivals="$work/python"
+expect_mistake "is not a program" --rivals="$work/python"
+expect_mistake "is not a program" --beside="$work/other"
 expect_mistake "cannot be written" --json="$work"
 expect_mistake "unrecognized arguments" --round=1
 expect_mistake "invalid choice: 'gpu'" --device=gpu
 expect_mistake "there is no '2'; there are 1, 4, 8" --scale=gpu --stages=2
 expect_mistake "own_cuts: the sides' tools measure on the CPU" --device=cuda --own_cuts
 expect_mistake "processes: ours over processes is for the CPU" --device=cuda --processes
-expect_mistake "processes: all who have a process per stage have the same cut" --own_cuts --processes
+expect_mistake "processes: all sides with a process per stage have the same cut" --own_cuts --processes
 expect_mistake "processes: a single stage is in one process anyway" --stages=1 --processes
 
 tiny=(--scale=tiny --rounds=1 --steps=1 --json="$work/table.json")
@@ -50,7 +51,7 @@ notes = {row["note"] for row in rows if row["who"] == "torchgpipe" and row["netw
 assert notes == {"ended with exit code 0"}, notes
 END
 
-# Each cell says where and how it was measured, also beside others.
+# Each cell says where and how it was measured, also next to earlier ones.
 "$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=always --rounds=2 >"$work/again.log" 2>&1 ||
   fail "a cell that is measured again"
 python3 - "$work/table.json" <<'END' || fail "the environments in the JSON"
@@ -67,7 +68,7 @@ grep -q "2 rounds of 1 step: ResNet" <<<"$(tr -s '\n ' ' ' <"$work/again.log")" 
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"
 expect_mistake "do not say in which environment" --json="$work/old.json"
 
-# Ours over processes agrees with the first side, so it is measured. A file of before takes its cells.
+# Ours over processes agrees with the first side, so it is measured. An earlier file takes in its cells.
 "$program" "${tiny[@]}" --networks=unet,resnet --stages=1,2 --modes=always --processes >"$work/processes.log" 2>&1 ||
   fail "processes"
 grep -q "^  ours, a process per stage" "$work/processes.log" || fail "no row over processes"
@@ -81,8 +82,8 @@ for row in found.values():
 assert ("U-Net (1, 2)", 2, "never") in {(row["network"], row["stages"], row["mode"]) for row in rows}, rows
 END
 
-# A GPU's rows have a file of their own. What is not there is a row with the reason: here all, the GPU included. A
-# program of a bundle is started by the bundle's script.
+# A GPU's rows have a file of their own. A side that cannot run has a row with the reason: here that is all of them,
+# since there is no GPU. A program of a bundle is started by the bundle's script.
 mkdir -p "$work/bin" "$work/broken" "$work/bundle/program"
 printf '#!/bin/sh\necho "NVIDIA G 80GB, 580.1"\n' >"$work/bin/nvidia-smi"
 printf '#!/bin/sh\nexit 9\n' >"$work/broken/nvidia-smi"
@@ -105,6 +106,17 @@ assert rows["ours"]["environment"]["device"] == "cuda", rows
 assert rows["ours"]["note"].startswith("the script of ours --model=resnet:1,1 "), rows
 assert "a GPU for each process" in rows["torch.distributed.pipelining 1F1B"]["note"], rows
 assert all(row["step_seconds"] is None for row in rows.values()), rows
+END
+
+# Another build of our program takes part in each of our rows.
+ln -s "$PWD/experiments/rivals/ours" "$work/other"
+"$program" "${tiny[@]}" --json="$work/beside.json" --networks=unet --stages=1 --modes=never --beside="$work/other" \
+  >"$work/beside.log" 2>&1 || fail "another build"
+python3 - "$work/beside.json" <<'END' || fail "the rows of another build"
+import json, sys
+rows = {row["who"]: row for row in json.load(open(sys.argv[1]))["rows"]}
+for who in ("ours", "LibTorch, plain"):
+    assert rows[f"beside: {who}"]["step_seconds"] > 0 and rows[f"beside: {who}"]["note"] == rows[who]["note"], rows
 END
 
 # Each side cuts by its own tool.

@@ -27,7 +27,7 @@ def of_document(document):
     it was measured, as older tables do not."""
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "who" in row for row in rows):
-        raise ValueError("it is no table of rivals")
+        raise ValueError("it is not a table of rivals")
     if not all(isinstance(row.get("environment"), dict) for row in rows):
         raise ValueError("its rows do not say in which environment they were measured: it is of an older version")
     return rows
@@ -43,8 +43,8 @@ def of_device(rows, device):
 
 
 def merged(old, new):
-    """`new` in the place of the old rows of the same contests, whoever took part in them: what is compared was
-    measured in one run."""
+    """The old rows, but with `new` in the place of all rows of the same contests, whichever sides took part: rows
+    that are compared must be measured in one run."""
     again = {contest_of(row) for row in new}
     rows = [row for row in old if contest_of(row) not in again] + new
     order = {mode: place for place, mode in enumerate(cells.MODES)}
@@ -63,7 +63,7 @@ def unique(values):
 
 
 def environment_of(rows):
-    """What is true of all of them; a list of the values where they differ."""
+    """The environment of all rows; a list of the values where they differ."""
     found = {}
     for row in rows:
         for key, value in row["environment"].items():

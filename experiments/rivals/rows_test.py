@@ -23,7 +23,7 @@ class RowsTest(unittest.TestCase):
         new = [row("A", 2, "never", "ours", 7), row("A", 2, "never", "torchgpipe", 7)]
         self.assertEqual([(each["who"], each["environment"]["rounds"]) for each in rows.merged(old, new)],
                          [("ours, own cut", 3), ("ours", 7), ("torchgpipe", 7)])
-        # Nor is ours over processes with those of a run that was not asked for it; and the reverse.
+        # Nor must ours over processes be compared with rows of a run that was not asked for it, or the reverse.
         over_processes = [*new, row("A", 2, "never", cells.OURS_OVER_PROCESSES, 7)]
         self.assertEqual(rows.merged(over_processes, new), new)
         self.assertEqual(rows.merged(new, over_processes), over_processes)
@@ -43,7 +43,7 @@ class RowsTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "do not say in which environment"):
             rows.of_document({"rows": [old], "environment": {"cores": 2}})
         for document in ([], {}, {"rows": 1}, {"rows": [{"experiment": "a"}]}):
-            with self.assertRaisesRegex(ValueError, "no table of rivals"):
+            with self.assertRaisesRegex(ValueError, "not a table of rivals"):
                 rows.of_document(document)
 
     def test_rows_of_another_device_are_refused(self):

@@ -22,10 +22,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// In the environment of those that were started.
+// Set in the environment of the processes that were started.
 constexpr char kMark[] = "GPIPE_RIVALS_STAGE_PROCESS";
 
-// What ends by itself does so sooner.
+// A process that ends by itself does so sooner.
 constexpr std::chrono::seconds kPatience{2};
 
 void set_environment(const std::string& name, const std::string& value) {
@@ -36,7 +36,7 @@ void set_rank(int64_t rank) {
   for (const char* name : {"RANK", "LOCAL_RANK"}) set_environment(name, std::to_string(rank));
 }
 
-// Both ends of a pipe, which other processes that are started do not get.
+// Both ends of a pipe. Processes that are started later do not inherit them.
 struct Pipe {
   Pipe() {
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -53,7 +53,7 @@ struct Pipe {
   int ends[2] = {-1, -1};
 };
 
-// The status of a process that has ended or does so in time; else it is killed.
+// Waits for a process and returns its status. A process that does not end in time is killed.
 int end_of(pid_t pid) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
   int status = 0;
@@ -70,7 +70,8 @@ int end_of(pid_t pid) {
 
 }  // namespace
 
-// The delegation has the destructor end those that run already, should one not start.
+// Thanks to the delegation, the destructor ends the processes that run already if one does not
+// start.
 StageProcesses::StageProcesses(const std::vector<std::string>& command, int64_t stages)
     : StageProcesses() {
   if (stages == 1 || std::getenv(kMark) != nullptr) return;

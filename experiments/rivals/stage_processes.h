@@ -1,5 +1,5 @@
-// StageProcesses: a program's process for each further stage, which does what the first one is told
-// to.
+// StageProcesses: a process for each further stage of a program; all of them follow the first one's
+// commands.
 #ifndef GPIPE_EXPERIMENTS_RIVALS_STAGE_PROCESSES_H_
 #define GPIPE_EXPERIMENTS_RIVALS_STAGE_PROCESSES_H_
 
@@ -16,10 +16,9 @@
 
 namespace gpipe::experiments {
 
-// The first process starts the program once more for each further stage, and all of them find in
-// their environment what torchrun would give them. The others read from it what it is told itself,
-// line by line, and give their answers to it; what they say on the standard error goes where its
-// own goes. As pipelining_side.py does.
+// The first process starts the program once more for each further stage. All of them find in their
+// environment what torchrun would set. The first passes each line of its input on to the others and
+// reads their answers; they share its standard error. pipelining_side.py works in the same way.
 //
 // Requirements: made before this process has threads that read the environment.
 //
@@ -32,18 +31,19 @@ namespace gpipe::experiments {
 //   }
 class StageProcesses {
  public:
-  // `command`: a program and its arguments. For one stage, and in a process that was started so,
-  // nothing is done: there are no others. Throws std::system_error if one cannot be started.
+  // `command`: a program and its arguments. With one stage, and in a process that was itself
+  // started so, there are no others to start. Throws std::system_error if one cannot be started.
   StageProcesses(const std::vector<std::string>& command, int64_t stages);
-  // The others' input ends. One that has not ended a moment later is killed.
+  // Closes the input of the others. One that has not ended a moment later is killed.
   ~StageProcesses();
   StageProcesses(const StageProcesses&) = delete;
   StageProcesses& operator=(const StageProcesses&) = delete;
 
-  // One that has ended is told nothing: the next answer is missing.
+  // Passes the line on to the others. One that has ended is ignored: add_answers() reports it.
   void tell(const std::string& line);
-  // This process's answer with each of the others' (a line of JSON) added to it at `keys`, those
-  // that `own` has. Throws std::runtime_error, which names the rank, if one has ended.
+  // `own`, this process's answer, plus the numbers at `keys` in the answer (a line of JSON) of each
+  // other process. Keys that `own` lacks are skipped. Throws std::runtime_error, which names the
+  // rank, if one has ended.
   nlohmann::ordered_json add_answers(nlohmann::ordered_json own,
                                      const std::vector<std::string>& keys);
 

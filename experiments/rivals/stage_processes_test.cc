@@ -24,7 +24,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What the answers of `others` end with.
+// The error with which the answers of `others` end.
 std::string failure_of(StageProcesses& others) {
   try {
     others.add_answers(Json::object(), {});
@@ -36,7 +36,7 @@ std::string failure_of(StageProcesses& others) {
 
 class StageProcessesTest : public ::testing::Test {
  protected:
-  // As in command/run.h.
+  // Ignores SIGPIPE, as command/run.h does.
   void SetUp() override { std::signal(SIGPIPE, SIG_IGN); }
 };
 
@@ -92,8 +92,8 @@ TEST_F(StageProcessesTest, AProgramThatIsNotThereIsAnError) {
   EXPECT_THROW(StageProcesses({"/nowhere/program"}, 2), std::system_error);
 }
 
-TEST_F(StageProcessesTest, ThoseThatWereStartedStartNobody) {
-  // What it finds is what the first one has set for it.
+TEST_F(StageProcessesTest, StartedProcessesStartNoOthers) {
+  // The environment that it finds is what the first process has set for it.
   StageProcesses first(
       shell("echo \"{\\\"marks\\\": $(env | grep -c ^GPIPE_RIVALS_STAGE_PROCESS=)}\""), 2);
   EXPECT_EQ(first.add_answers({{"marks", 0}}, {"marks"})["marks"], 1);

@@ -27,7 +27,7 @@ def ours_of(row, rows):
 
 
 def ratio(row, ours, key):
-    """How many times as much as ours, or None."""
+    """The figure as a multiple of ours, or None."""
     if ours is None or row is ours or not row[key] or not ours[key]:
         return None
     return row[key] / ours[key]
@@ -128,7 +128,7 @@ def where_behind(rows, key, some, none):
 
 
 def over_processes(rows):
-    """A sentence for each rival that has a process per stage, beside ours that has: how many times as much it takes."""
+    """A sentence for each rival with a process per stage: its figures as multiples of ours with a process per stage."""
     ours = {contest_of(row): row for row in rows if row["who"] == OURS_OVER_PROCESSES}
     lines = []
     for who in unique(row["who"] for row in rows if row["who"].startswith(PIPELINING)):
@@ -151,14 +151,14 @@ def remarks(rows):
     if not rows:
         return []
     lines = where_measured(rows)
-    reasons = {}  # those of whom there is no figure, by why
+    reasons = {}  # contestants without a figure, by reason
     for who in unique(row["who"] for row in rows):
         own = [row for row in rows if row["who"] == who]
         if not any(row["step_seconds"] for row in own):
             reasons.setdefault("; ".join(unique(row["note"] for row in own)), []).append(who)
     lines += [f"Not measured: {'; '.join(whos)}: {reason}." for reason, whos in reasons.items()]
     if not any(ratio(row, ours_of(row, rows), "step_seconds") and is_rival(row) for row in rows):
-        return lines  # Nobody to compare with.
+        return lines  # There is no rival to compare with.
     lines += where_behind(rows, "step_seconds", "Faster than ours", "No pipeline is faster than ours in any cell.")
     lines += where_behind(rows, "peak_bytes", "Less peak memory than our faster side",
                           "No pipeline has a lower peak of memory than our faster side in any cell.")
@@ -170,7 +170,7 @@ def to_json(rows, interrupted=False):
             "environment": environment_of(rows), "interrupted": interrupted}
 
 
-# Column, and whom it shows.
+# The columns, and the contestants that they show.
 COLUMNS = (("ours, thread per stage", "ours"), ("ours, all cores", "ours, all cores"),
            ("ours, process per stage", OURS_OVER_PROCESSES), ("torchgpipe", "torchgpipe"),
            ("torchgpipe, all cores", "torchgpipe, all cores"),

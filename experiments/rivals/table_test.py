@@ -92,7 +92,7 @@ class TableTest(unittest.TestCase):
         self.assertEqual(table.to_json(rows)["environment"],
                          {"processor": ["P", "Q"], "cores": [2, 1], "rounds": [3, 7], "steps": [2, 1]})
 
-    def test_remarks_name_who_was_measured_nowhere_and_why(self):
+    def test_remarks_name_contestants_that_were_not_measured_and_why(self):
         rows = [row("ours", 0.1, 100), row("torchgpipe", None, None, note="no Python"),
                 row("torchgpipe, all cores", None, None, note="no Python"), row("another", None, None, note="broken")]
         self.assertEqual(table.remarks(rows)[1:], ["Not measured: torchgpipe; torchgpipe, all cores: no Python.",
@@ -116,7 +116,7 @@ class TableTest(unittest.TestCase):
         self.assertEqual({line.count("|") for line in lines[:3]}, {15})
         slower = [row("ours", 0.2, 100), row(cells.OURS_OVER_PROCESSES, 0.3, 300)]
         self.assertIn("|  |  | 1.50, 3.00 |  |", table.to_markdown(slower))
-        # Who did not ask for it has the table that was there before.
+        # A run that did not ask for it has the table without that column.
         self.assertNotIn("process per stage", table.to_markdown(ROWS))
 
     def test_remarks_compare_those_with_a_process_per_stage_with_each_other(self):
@@ -132,7 +132,7 @@ class TableTest(unittest.TestCase):
         self.assertIn("takes 0.50 times the step", table.remarks(rows)[-1])
         self.assertEqual(table.over_processes([each for each in rows if each["who"] != cells.OURS_OVER_PROCESSES]), [])
 
-    def test_of_a_gpu_the_columns_are_its_contestants(self):
+    def test_the_columns_of_a_gpu_are_its_contestants(self):
         there = dict(HOME, device="cuda", gpu="G, driver 1")
         rows = [row(who, seconds, 1 << 20, environment=there) for who, seconds in (
             ("ours", 0.2), ("ours, graphs", 0.1), ("PyTorch, plain", 0.05), ("torchgpipe", 0.4))]

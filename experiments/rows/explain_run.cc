@@ -24,8 +24,9 @@
 namespace gpipe::experiments {
 namespace {
 
-// What a worker may take: its share of what is left of the CPU's memory, or of most of a GPU's,
-// where libraries have workspaces that no prediction knows. The least of all; 0: not known.
+// The memory that a worker may use: its share of the CPU's available memory, or of most of a GPU's,
+// where libraries have workspaces that no prediction includes. The least over the devices; 0: not
+// known.
 int64_t memory_of_worker(const std::vector<c10::Device>& devices, const Placement& placement) {
   constexpr double kOfGpu = 0.9;
   std::unordered_map<c10::Device, std::set<int64_t>> workers;

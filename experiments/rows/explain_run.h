@@ -1,5 +1,4 @@
-// explain_run: what --explain asks for: where the time of a variant's step goes, and what to
-// change.
+// explain_run: finds out for --explain where the time of a variant's step goes, and what to change.
 #ifndef GPIPE_EXPERIMENTS_ROWS_EXPLAIN_RUN_H_
 #define GPIPE_EXPERIMENTS_ROWS_EXPLAIN_RUN_H_
 
@@ -16,13 +15,13 @@
 namespace gpipe::experiments {
 
 // Diagnoses (diagnose/diagnose.h) steps of a pipeline on this mini-batch, writes the result for
-// people to context.out, and returns it as JSON for an outcome's settings. Says so and returns null
-// if the trainer is no pipeline. The trainer's model is left as it was.
+// people to context.out, and returns it as JSON for an outcome's settings. If the trainer is not a
+// pipeline, it writes that and returns null. The trainer's model is left as it was.
 //
-// `loss` is the task's (see Task). `param_scale` is what training keeps of a parameter
-// (balance::ParamScale): 2, with its gradient, or more with the state of an optimizer; no setup is
-// advised that is predicted not to fit the devices. Ctrl-C ends it before the next part of the
-// measurements, and null is returned. Throws what diagnose() throws.
+// `loss` is the task's (see Task). `param_scale` is how many times its size training keeps of a
+// parameter (balance::ParamScale): 2 with its gradient, more with the state of an optimizer. Setups
+// that are predicted not to fit the devices are not advised. After Ctrl-C it stops before the next
+// part of the measurements and returns null. Throws what diagnose() throws.
 Json explain_run(Trainer& trainer, const at::Tensor& input, const at::Tensor& target,
                  const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>& loss,
                  const ScheduleGenerator& schedule, double param_scale, const std::string& title,

@@ -29,8 +29,9 @@ balance::NominalDevice tesla_p40() {
 
 LayerCosts measured_costs(const balance::Profile& profile) {
   if (profile.batch_rows < 1) {
-    throw std::invalid_argument("the profile has " + std::to_string(profile.batch_rows) +
-                                " rows in its micro-batch, so its times say nothing of others");
+    throw std::invalid_argument(
+        "the profile has " + std::to_string(profile.batch_rows) +
+        " rows in its micro-batch, so its times cannot be scaled to other numbers of rows");
   }
   return [profile](int64_t rows) { return in_proportion(profile, rows); };
 }

@@ -16,26 +16,26 @@ namespace gpipe::experiments {
 // The profile of a micro-batch of `rows` rows, at least 1.
 using LayerCosts = std::function<balance::Profile(int64_t rows)>;
 
-// Those of a profile that was measured with its number of rows; for another number, times and
-// activations in proportion. Throws std::invalid_argument for a profile without rows.
+// The costs of a measured profile. For another number of rows than the profile's, times and
+// activations are taken in proportion. Throws std::invalid_argument for a profile without rows.
 LayerCosts measured_costs(const balance::Profile& profile);
 
-// Those of a network on a device that nobody has measured: its FLOPs and bytes, counted on the meta
-// device for each number of rows (balance::profile_on_meta) and kept.
+// The costs of a network on a device that was not measured: its FLOPs and bytes, counted on the
+// meta device once for each number of rows (balance::profile_on_meta).
 //
 // `make` is called in a MetaScope; `row` is the shape of a sample.
 LayerCosts nominal_costs(const std::function<torch::nn::Sequential()>& make,
                          const std::vector<int64_t>& row,
                          const balance::NominalDevice& device = {});
 
-// The sum of the times of each; the rest is that of the first. At least one.
+// The costs of the first of `parts` (at least one), but with the times of all parts added up.
 LayerCosts sum_of_times(std::vector<LayerCosts> parts);
 
 // The device of the published tables, by its data sheet. No kernel reaches these speeds, so times
-// counted for it are to be scaled().
+// counted for it must be scaled().
 balance::NominalDevice tesla_p40();
 
-// Every time multiplied by `factor`.
+// The costs with every time multiplied by `factor`.
 LayerCosts scaled(LayerCosts costs, double factor);
 
 }  // namespace gpipe::experiments

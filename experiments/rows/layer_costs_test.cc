@@ -66,7 +66,7 @@ TEST(LayerCosts, HalvesOfBackwardsGoAlong) {
   EXPECT_DOUBLE_EQ(sum.weight, 1);
   EXPECT_EQ(sum.waiting, 120);
   EXPECT_FALSE(sum_of_times({costs, measured_costs(two_layers())})(4).layers[0].split)
-      << "a half that nobody has measured";
+      << "a half that was not measured";
 }
 
 TEST(NominalCosts, AreCountedForEachNumberOfRowsOnce) {

@@ -24,7 +24,7 @@ RunVariant measured_speed(const SpeedExperiment& experiment, const CommonFlags& 
 // std::invalid_argument for less than 1.
 int64_t rounds_of(Scale scale);
 
-// Throws std::invalid_argument for a flag of measured_speed() that no row can take.
+// Throws std::invalid_argument for a flag of measured_speed() that is not valid for any row.
 void check_measured_speed_flags();
 
 }  // namespace gpipe::experiments

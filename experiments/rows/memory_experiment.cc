@@ -30,10 +30,10 @@
 namespace gpipe::experiments {
 namespace {
 
-// The published runs'.
+// The schedule of the published runs.
 ScheduleChoice published_schedule() { return {"gpipe", Schedule::gpipe}; }
 
-// What is run, and what is said of it.
+// What is run, and how it is described.
 struct Settings {
   MemoryRun run;
   std::string note;  // the variant's
@@ -103,7 +103,7 @@ Json settings_of(const Settings& settings, const CommonFlags& flags, Origin way)
   return json;
 }
 
-// `peaks` of no bytes: memory ran out.
+// Fills in the figures. If memory ran out, these are the parameters and the model's memory only.
 void fill(const Settings& settings, const MemoryFigures& figures, bool out_of_memory,
           Outcome& outcome) {
   const int64_t model = settings.copies * figures.parameter_bytes;
@@ -146,7 +146,7 @@ void plan(const Settings& settings, Outcome& outcome, const RunContext& context)
   outcome.origin = Origin::kPlanned;
 }
 
-// A pipeline of its own, for the one that was measured is gone, and its memory with it.
+// Explains a new pipeline: the measured one is gone, and its memory with it.
 Json explain(const Settings& settings, const std::string& name, const RunContext& context) {
   const MemoryRun& run = settings.run;
   const PipelineSetup& setup = run.setup;
@@ -195,14 +195,14 @@ RunVariant runner(const std::string& name, Settings settings, const CommonFlags&
   };
 }
 
-// Whether settings of its rows were not published.
+// Whether some settings of its rows are assumed, because they were not published.
 bool assumes(const MemoryExperiment& experiment) {
   return std::any_of(
       experiment.variants.begin(), experiment.variants.end(),
       [](const MemoryVariant& variant) { return variant.note.rfind("assumed: ", 0) == 0; });
 }
 
-// What would be ignored.
+// Refuses flags that would be ignored.
 void check(const CommonFlags& flags) {
   if (flags.epochs) {
     throw std::invalid_argument("--epochs: a memory experiment trains two steps");
@@ -232,7 +232,8 @@ std::string divide(const std::string& network, int64_t first_by, int64_t second_
   int64_t second = 0;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &first) ||
       !absl::SimpleAtoi(parts[2], &second)) {
-    throw std::invalid_argument("a network of two numbers is divided, not " + network);
+    throw std::invalid_argument(
+        "only a network with two numbers, such as unet:24,128, can be divided, not " + network);
   }
   const auto rounded = [](int64_t value, int64_t divisor) {
     return (value + divisor / 2) / divisor;

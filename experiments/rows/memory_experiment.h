@@ -14,7 +14,7 @@
 
 namespace gpipe::experiments {
 
-// What a Tesla P40, on which the tables were measured, has: 22,919 MiB.
+// The memory of a Tesla P40, on which the tables were measured: 22,919 MiB.
 inline constexpr int64_t kP40Bytes = int64_t{22919} << 20;
 
 // A published run.
@@ -37,12 +37,13 @@ struct SmallNetwork {
 struct MemoryExperiment {
   std::string name;     // of the folder
   std::string edition;  // of the table, if there are several
-  // Of memory_columns() and published rows named as the variants.
+  // Its columns are memory_columns(), and its rows are named as the variants.
   PublishedTable table;
   std::vector<MemoryVariant> variants;
   int64_t batch = 0;
   std::string optimizer;  // for balance::parse_optimizer()
-  // "Model memory" is this many times the parameters': 2 with gradients, 3 with a state, too.
+  // "Model memory" is this many times the memory of the parameters: 2 with gradients, 3 with an
+  // optimizer's state, too.
   int64_t copies = 2;
   std::function<SmallNetwork(const MemoryVariant& variant, Scale scale)> shrink;
   std::vector<std::string> remarks;
@@ -55,8 +56,8 @@ std::vector<Column> memory_columns(const std::vector<std::string>& parameters,
                                    const std::vector<std::string>& model_and_activations,
                                    const std::vector<std::string>& memory);
 
-// "unet:24,128" with both numbers divided, each rounded and at least as given; the first one is a
-// multiple of `least_first`, as AmoebaNet-D needs.
+// Divides both numbers of a network such as "unet:24,128". The results are rounded, and at least
+// `least_first` and `least_second`. The first is a multiple of `least_first`, as AmoebaNet-D needs.
 std::string divide(const std::string& network, int64_t first_by, int64_t second_by,
                    int64_t least_first, int64_t least_second);
 

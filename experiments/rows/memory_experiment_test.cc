@@ -7,7 +7,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// The shell tests of the experiments test what flags do.
+// What flags do is tested by the shell tests of the experiments.
 
 TEST(MemoryExperimentTest, NetworksAreDivided) {
   EXPECT_EQ(divide("unet:24,160", 6, 16, 1, 2), "unet:4,10");

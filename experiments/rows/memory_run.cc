@@ -30,7 +30,8 @@ void count_parameters(const torch::nn::Sequential& network, MemoryFigures& figur
   }
 }
 
-// One training step, without the optimizer's. Whether it is the last one is told.
+// Returns a function that runs one training step, without the optimizer's. Its argument says
+// whether the step is the last one.
 std::function<void(bool)> step_of(const MemoryRun& run, torch::nn::Sequential& network,
                                   const at::Tensor& input, const at::Tensor& target,
                                   const std::function<void()>& check, MemoryFigures& figures) {

@@ -27,7 +27,7 @@ struct MemoryRun {
   std::vector<c10::Device> devices;  // one for each partition
   balance::MakeOptimizer optimizer;
   uint64_t seed = 0;
-  Observer observer;  // is told about the last step's actions, if there is one
+  Observer observer;  // sees the last step's actions; empty: none
 };
 
 struct MemoryFigures {
@@ -39,19 +39,20 @@ struct MemoryFigures {
   int64_t total() const;  // of the peaks
 };
 
-// As in torchgpipe's benchmarks (benchmarks/*-memory): the network and a random mini-batch are put
-// on the devices, the peaks begin anew, and two steps are trained, each with its optimizer step,
-// without clearing the gradients in between.
+// Works as torchgpipe's benchmarks do (benchmarks/*-memory): the network and a random mini-batch
+// are put on the devices, the peaks begin anew, and two steps are trained, each with its optimizer
+// step, without clearing the gradients in between.
 //
-// On the CPU alone memory runs out, with an exception, before the machine's does: the kernel would
-// end the process.
+// If all devices are the CPU, an exception is thrown before the machine's memory is used up: the
+// kernel would kill the process.
 //
-// `check` is called again and again; what it throws ends the run. Throws what the run throws.
+// `check` is called repeatedly; an exception that it throws ends the run. Throws what the run
+// throws.
 MemoryFigures run_memory(const MemoryRun& run, const std::function<void()>& check);
 
-// The same of a memory plan: nothing is run, each partition has a device of its own with `capacity`
-// bytes, and a plain network is one partition. The peaks (on the CPU, for want of a device) are
-// what the allocator for CUDA would reserve.
+// The same figures from a memory plan: nothing is run, each partition has a device of its own with
+// `capacity` bytes, and a plain network is one partition. The peaks (labeled CPU, since there is no
+// device) are what the allocator for CUDA would reserve.
 struct PlannedMemory {
   MemoryFigures figures;
   int64_t live = 0;  // the peaks of the tensors, summed

@@ -67,8 +67,8 @@ TEST(MemoryRunTest, TheOptimizersStateCounts) {
   EXPECT_GE(rmsprop.total(), sgd + rmsprop.parameter_bytes);
 }
 
-// Without convolutions, for which the CPU makes copies of its own: how large, the processor
-// decides.
+// A network without convolutions: for these the CPU makes copies whose size depends on the
+// processor.
 MemoryRun linear_layers(const std::vector<int64_t>& balance) {
   MemoryRun run = unet(balance);
   run.network.name = "linear";
@@ -101,7 +101,7 @@ TEST(MemoryRunTest, APlanIsNearWhatARunTakes) {
   }
 }
 
-// What convolutions take beside their tensors is in a run and not in a plan
+// The memory of convolutions in addition to their tensors is in a run and not in a plan
 // (docs/design/memory_plan.md).
 TEST(MemoryRunTest, ConvolutionsTakeAtLeastWhatIsPlanned) {
   for (const auto& balance : {std::vector<int64_t>{}, std::vector<int64_t>{109}}) {

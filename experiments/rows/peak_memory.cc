@@ -31,7 +31,7 @@ int64_t peak_of_cuda(c10::Device device) {
   return cuda::getDeviceStats(device.index()).reserved_bytes[kAll].peak;
 }
 #else
-// Where LibTorch has no CUDA, nobody can have a CUDA device.
+// Without CUDA in LibTorch no program can have a CUDA device.
 void begin_cuda() { throw std::invalid_argument("this LibTorch has no CUDA"); }
 void reset_cuda(c10::Device /*device*/) {}
 int64_t peak_of_cuda(c10::Device /*device*/) { return 0; }

@@ -15,9 +15,9 @@ struct DevicePeak {
   int64_t bytes = 0;
 };
 
-// The peak of the CPU is of the tensors that LibTorch takes memory for while this lives: everything
-// before is not counted, so this must be there before the model is. The peak of a CUDA device is of
-// what LibTorch's caching allocator has reserved there, as published tables have it.
+// The peak of the CPU counts the tensors that LibTorch allocates while this object lives. Earlier
+// ones do not count, so make it before the model. The peak of a CUDA device is what LibTorch's
+// caching allocator has reserved there, as in the published tables.
 //
 // Requirements: only one may live at a time, and no profile of sizes or memory plan may be made
 // meanwhile (AllocationScope).
@@ -30,11 +30,11 @@ class PeakMemory {
   PeakMemory(const PeakMemory&) = delete;
   PeakMemory& operator=(const PeakMemory&) = delete;
 
-  // The peaks begin anew with what is held now. What CUDA's allocator has cached goes back to the
+  // Restarts the peaks from what is held now. What CUDA's allocator has cached goes back to the
   // driver.
   void reset();
 
-  // Since the last reset(), by device, in the order of the list.
+  // The peaks since the last reset(), by device, in the order of the list.
   std::vector<DevicePeak> peaks() const;
 
  private:

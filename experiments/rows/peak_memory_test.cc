@@ -17,7 +17,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 using PeakMemoryTest = gpipe::testing::DeviceTest;
 
-// Of float, on the device under test.
+// A tensor of floats of this size, on the device under test.
 at::Tensor take(int64_t mebibytes) {
   return at::empty({mebibytes * kMiB / 4},
                    at::TensorOptions(at::kFloat).device(gpipe::testing::device()));
@@ -25,7 +25,7 @@ at::Tensor take(int64_t mebibytes) {
 
 TEST_F(PeakMemoryTest, IsOfWhatIsHeldAtOnce) {
   PeakMemory memory({gpipe::testing::device()});
-  // Of large blocks CUDA's allocator, too, reserves just what is taken.
+  // For large blocks, CUDA's allocator reserves exactly what is taken, too.
   { const at::Tensor first = take(64); }
   ASSERT_EQ(memory.peaks().size(), 1u);
   EXPECT_EQ(memory.peaks()[0].bytes, 64 * kMiB);

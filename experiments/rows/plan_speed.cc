@@ -25,7 +25,7 @@ Plan plan_speed(const SpeedExperiment& experiment) {
   plan.table = experiment.table;
   plan.json = flags.json;
   plan.remarks = experiment.remarks;
-  // Simulated rows are as published: who sets a balance wants measured ones.
+  // Simulated rows run as published, so a user that sets a balance gets measured ones.
   std::vector<Origin> ways = {Origin::kMeasured};
   if (!flags.for_pipelines() || !flags.ways.empty()) ways.push_back(Origin::kSimulated);
   plan.variants =
@@ -39,10 +39,11 @@ Plan plan_speed(const SpeedExperiment& experiment) {
     if (variant.way == Origin::kMeasured && variant.refusal.empty()) variant.rounds = rounds;
   }
   if (has_way(plan.variants, Origin::kMeasured)) {
-    plan.remarks.push_back("Measured: --scale=" + to_text(flags.scale) +
-                           "; whole training steps on random images, loading left out" +
-                           (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
-                           ". Where partitions share cores it is no speed-up of pipelines.");
+    plan.remarks.push_back(
+        "Measured: --scale=" + to_text(flags.scale) +
+        "; whole training steps on random images, loading left out" +
+        (rounds > 1 ? absl::StrFormat("; in turns, %d rounds", rounds) : "") +
+        ". Where partitions share cores, the ratio is not a speed-up by pipelines.");
   }
   if (has_way(plan.variants, Origin::kSimulated)) plan.remarks.push_back(simulated.remark());
   return plan;

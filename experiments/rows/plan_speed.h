@@ -7,8 +7,9 @@
 
 namespace gpipe::experiments {
 
-// For run_program(), after it has read the command line. Without --ways, rows are measured and
-// simulated; with --chunks or --balance, which simulated rows do not heed, they are only measured.
+// Plans the rows for run_program(), after that has read the command line. Without --ways, rows are
+// measured and simulated; with --chunks or --balance, which simulated rows ignore, they are only
+// measured.
 //
 // Throws std::invalid_argument or c10::ValueError for wrong usage.
 Plan plan_speed(const SpeedExperiment& experiment);

@@ -17,7 +17,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// By how much a constant may be off, for which it is said how far a result moves.
+// By how much a constant may be off: a row's note says how far its result then moves.
 constexpr double kOff = 0.3;
 
 // How far a throughput moves, as a share of itself.
@@ -31,7 +31,8 @@ std::string to_text(const Movement& movement) {
                          100 * movement.least, 100 * movement.most, 100 * kOff);
 }
 
-// What a device takes for the FLOPs, for the bytes and for the operators alone: seconds are a sum.
+// Three devices that take time only for FLOPs, only for bytes and only for operators. Their times
+// add up to that of `device`.
 std::array<balance::NominalDevice, 3> parts_of(const balance::NominalDevice& device) {
   constexpr double kNoTime = 1e300;  // speeds must be finite
   std::array<balance::NominalDevice, 3> parts;
@@ -50,10 +51,10 @@ struct SimulatedRows::State {
   balance::NominalDevice nominal;
   SpeedNetwork network;
   LayerCosts costs;
-  std::vector<LayerCosts> parts;  // of which counted costs are the sum, not multiplied
-  std::string device;             // of the profile; empty: none was measured
-  int64_t profiled_rows = 0;      // its micro-batch
-  std::optional<double> factor;   // of the counted costs; none yet
+  std::vector<LayerCosts> parts;  // they add up to the counted costs, before the factor
+  std::string device;             // of the profile; empty: there is no profile
+  int64_t profiled_rows = 0;      // of the profile's micro-batch
+  std::optional<double> factor;   // of the counted costs; nullopt: not known yet
 
   // The costs are counted when the first row is run, not when the command line is read.
   void calibrate() {
@@ -67,7 +68,7 @@ struct SimulatedRows::State {
     }
   }
 
-  // Of the throughput, where one of the constants is another: each less and more.
+  // How far the throughput moves if one of the constants is off: each is once less and once more.
   Movement movement_of(const SpeedVariant& variant, double throughput) const {
     Movement movement;
     const auto add = [&](const LayerCosts& others, const SimulatedMachine& machine_there) {
@@ -87,7 +88,7 @@ struct SimulatedRows::State {
     const LayerCosts as_it_is = device.empty() ? sum_of_times(parts) : costs;
     for (const double times : {1 - kOff, 1 + kOff}) {
       for (size_t k = 0; k < parts.size(); ++k) {
-        // A part's time; of a speed it is the inverse.
+        // The first two constants are speeds: the time of such a part changes inversely.
         std::vector<LayerCosts> changed = parts;
         changed[k] = scaled(changed[k], k < 2 ? 1 / times : times);
         add(sum_of_times(std::move(changed)), machine);

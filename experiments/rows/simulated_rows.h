@@ -11,10 +11,11 @@
 
 namespace gpipe::experiments {
 
-// The published settings of each variant, fill-drain among them, whatever the other flags say.
+// Rows have the published settings of their variants, the fill-drain schedule among them, whatever
+// the other flags say.
 //
 // The layers' times are those of the profile; times for other sizes of a micro-batch are taken as
-// proportional. Without one they are counted (nominal_costs()) for a Tesla P40, the published
+// proportional. Without a profile they are counted (nominal_costs()) for a Tesla P40, the published
 // device, and multiplied by the one factor that gives the experiment's reference its published
 // throughput.
 //
@@ -24,7 +25,7 @@ class SimulatedRows {
   // Reads the profile. Throws std::invalid_argument if it cannot be read or is of another network.
   SimulatedRows(const SpeedExperiment& experiment, const SimulationSettings& settings);
 
-  // What holds for all rows, for the lines below the table.
+  // A line below the table that says what holds for all rows.
   std::string remark() const;
 
   // Throws std::invalid_argument for an unknown variant. The result may be called after this object

@@ -81,9 +81,9 @@ TEST(SimulatedRows, WithoutAProfileTheReferenceHasItsPublishedThroughput) {
                     HasSubstr("Links: no limit, 0 us; 0 us for each action.")));
 }
 
-// Of layers that are alike the times' sum is all that counts, and the reference nearly fixes that:
-// only the bytes of the weights are not in proportion to the rows. Links and actions are in the
-// pipeline alone.
+// For equal layers only the sum of the times counts, and the reference nearly fixes it: only the
+// bytes of the weights are not in proportion to the rows. Links and actions are in the pipeline
+// alone.
 TEST(SimulatedRows, SayHowFarTheyMoveWhereAConstantIsOff) {
   const auto moves = [](const SimulationSettings& settings) {
     const Outcome outcome = run(SimulatedRows(tiny(), settings), "pipeline-2");

@@ -12,7 +12,7 @@
 
 namespace gpipe::experiments {
 
-// What a pipeline has beside its layers.
+// The costs of a pipeline in addition to its layers.
 struct SimulatedMachine {
   double bandwidth = 12e9;  // of the link between any two devices, bytes per second: PCIe 3 x16
   double latency = 10e-6;   // of a transfer, seconds
@@ -22,7 +22,7 @@ struct SimulatedMachine {
 struct SimulatedSpeed {
   double throughput = 0;  // samples per second
   double seconds = 0;     // of an epoch
-  // Of each kind of step that an epoch has, in the order of steps_of_epoch().
+  // One for each kind of step that an epoch has, in the order of steps_of_epoch().
   std::vector<balance::Explanation> steps;
 };
 

@@ -22,18 +22,19 @@ ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwid
           "Simulate with links of so many bytes per second between devices; 0: transfers take only "
           "their latency. (About PCIe 3 x16 if not given.)");
 ABSL_FLAG(double, link_latency, gpipe::experiments::SimulatedMachine().latency,
-          "Simulate with so many seconds that a transfer takes beside its bytes.");
+          "Simulate with so many seconds for each transfer, in addition to those for its bytes.");
 ABSL_FLAG(double, action_overhead, gpipe::experiments::SimulatedMachine().overhead,
-          "Simulate with so many seconds that a partition's forward or backward takes beside its "
-          "layers.");
+          "Simulate with so many seconds for each forward or backward of a partition, in addition "
+          "to those of its layers.");
 
 ABSL_FLAG(double, device_flops, gpipe::experiments::tesla_p40().flops_per_second,
           "Count the layers' times, without a profile, for a device of so many FLOPs per second. "
-          "(A Tesla P40's by its data sheet if not given, as the next one.)");
+          "(If not given: a Tesla P40's, by its data sheet; so is --device_bandwidth.)");
 ABSL_FLAG(double, device_bandwidth, gpipe::experiments::tesla_p40().bytes_per_second,
-          "The same: bytes per second of the device's memory.");
-ABSL_FLAG(double, operator_overhead, gpipe::experiments::tesla_p40().seconds_per_operator,
-          "The same: seconds that each operator takes beside its FLOPs and bytes.");
+          "As --device_flops: bytes per second of the device's memory.");
+ABSL_FLAG(
+    double, operator_overhead, gpipe::experiments::tesla_p40().seconds_per_operator,
+    "As --device_flops: seconds for each operator, in addition to those for its FLOPs and bytes.");
 
 // The flags of flags.h that name files.
 ABSL_DECLARE_FLAG(std::string, json);
@@ -71,7 +72,9 @@ SimulationSettings simulation_flags() {
   const std::string counted =
       first_given({"device_flops", "device_bandwidth", "operator_overhead"});
   if (!settings.profile.empty() && !counted.empty()) {
-    throw std::invalid_argument(counted + " is for times that are counted; --profile has measured");
+    throw std::invalid_argument(
+        counted +
+        " is for counted times, but --profile gives measured ones; leave one of the two out");
   }
   return settings;
 }

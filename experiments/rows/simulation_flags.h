@@ -1,4 +1,4 @@
-// simulation_flags: what simulated rows are simulated with.
+// simulation_flags: the settings of simulated rows.
 #ifndef GPIPE_EXPERIMENTS_ROWS_SIMULATION_FLAGS_H_
 #define GPIPE_EXPERIMENTS_ROWS_SIMULATION_FLAGS_H_
 
@@ -15,13 +15,12 @@ namespace gpipe::experiments {
 struct SimulationSettings {
   std::string profile;  // a file of //balance --save_profile; empty: none
   SimulatedMachine machine;
-  // For which costs are counted where there is no profile.
+  // The device for which costs are counted if there is no profile.
   balance::NominalDevice device = tesla_p40();
 };
 
-// --profile, --link_bandwidth, --link_latency, --action_overhead, --device_flops,
-// --device_bandwidth, --operator_overhead. Throws std::invalid_argument for
-// values out of range.
+// Reads --profile, --link_bandwidth, --link_latency, --action_overhead, --device_flops,
+// --device_bandwidth and --operator_overhead. Throws std::invalid_argument for values out of range.
 SimulationSettings simulation_flags();
 
 // The first of these flags that was given: "--profile". Empty: none.
@@ -32,11 +31,11 @@ std::string to_text(const SimulatedMachine& machine);
 // "11.76 TFLOP/s, 346 GB/s, 5 us for each operator".
 std::string to_text(const balance::NominalDevice& device);
 
-// The profile in a file, of `model`, which people call `title`. Throws std::invalid_argument if it
-// cannot be read or is of another network.
+// Loads a profile of `model` from a file; messages call the model `title`. Throws
+// std::invalid_argument if it cannot be read or is of another network.
 balance::SavedProfile load_profile_of(const std::string& file, const models::NamedModel& model,
                                       const std::string& title);
-// "a Tesla P40": whose times they are.
+// The device that was profiled: "a Tesla P40".
 std::string device_of(const balance::SavedProfile& saved);
 
 }  // namespace gpipe::experiments

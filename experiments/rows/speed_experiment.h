@@ -20,7 +20,7 @@ namespace gpipe::experiments {
 
 struct SpeedNetwork {
   std::string title;  // for people: "ResNet-101"
-  // At full scale its name is that of profiles for it (//balance --model).
+  // At full scale, its name is the one that profiles of it have (//balance --model).
   models::NamedModel model;
 };
 
@@ -36,13 +36,13 @@ struct SpeedExperiment {
   std::string name;     // that of its folder
   std::string edition;  // of the table: "" (the current one), "2019-06"
 
-  // With the column "throughput", which the rows' figures are in.
+  // It has a column "throughput", for the figures of the rows.
   PublishedTable table;
   std::vector<SpeedVariant> variants;  // those of the table's rows that can be run
   int64_t samples = 0;                 // of a published epoch
   int64_t epochs = 10;                 // published
   std::vector<std::string> remarks;
-  // What of the variants is not published but assumed; empty: nothing.
+  // The settings of the variants that are assumed, because they were not published; empty: none.
   std::string assumed;
 
   std::function<SpeedNetwork(Scale)> network;
@@ -52,8 +52,9 @@ struct SpeedExperiment {
   std::function<at::Tensor(const models::NamedModel&, int64_t rows, c10::Device)> target =
       models::random_target;
 
-  // The variant whose known throughput says how fast the published device is, where nothing was
-  // profiled. `reference_source` says where it is from, after "the throughput".
+  // The variant whose known throughput says how fast the published device is, if nothing was
+  // profiled. `reference_source` says where the throughput is from; it follows "the throughput" in
+  // a note.
   std::string reference;
   double reference_throughput = 0;
   std::string reference_source = "published";

@@ -49,8 +49,8 @@ std::optional<double> epoch(Trainer& trainer, torch::optim::Optimizer& optimizer
 // Epochs that differ by more were disturbed: a reader of their mean must know.
 constexpr double kNotableRange = 1.25;
 
-// `key` of the epochs that averages are of: those of each round after its first `skip`; where none
-// remains, of all.
+// The values of `key` in the epochs that averages count: those of each round after its first
+// `skip`. If none remains, all epochs count.
 std::vector<double> counted(const Json& epochs, const char* key, std::size_t of_a_round,
                             std::size_t skip) {
   std::vector<double> values, all;
@@ -76,7 +76,7 @@ void run_speed(Trainer& trainer, torch::optim::Optimizer& optimizer, const at::T
   const std::string of_rounds =
       context.rounds == 1 ? "" : absl::StrFormat(" of round %d/%d", context.round, context.rounds);
   Timeline timeline;
-  std::optional<OtherLoad> load;  // while what counts was measured
+  std::optional<OtherLoad> load;  // since the first epoch that counts
   trainer.module().train();
   for (int64_t number = 1; number <= options.epochs; ++number) {
     const bool counts = number > options.skip_epochs || number == options.epochs;

@@ -20,8 +20,8 @@ struct SpeedOptions {
   int64_t samples = 0;      // of an epoch
   int64_t epochs = 1;       // of a round
   int64_t skip_epochs = 1;  // of each round, left out of the averages, if others remain
-  // Whether to have "utilization": the mean share of a whole step, in percent, in which the workers
-  // of a pipeline are in actions. Of the epochs that count.
+  // Whether to report "utilization": the mean share of a whole step, in percent, in which the
+  // workers of a pipeline are in actions, over the epochs that count.
   bool utilization = false;
   std::string trace;  // file for the timeline of a pipeline's last whole step; empty: none
 };

@@ -127,7 +127,7 @@ TEST_F(SpeedRunTest, RoundsGoOnWhereTheLastOneEnded) {
   context_.rounds = 2;
   trace_ = ::testing::TempDir() + "/speed_run_rounds_test.json";
   run(/*samples=*/10, /*epochs=*/2);
-  EXPECT_FALSE(std::ifstream(trace_).good());  // it is of the last round
+  EXPECT_FALSE(std::ifstream(trace_).good());  // the trace is of the last round
   EXPECT_THAT(out.str(), Not(HasSubstr("average")));
   context_.round = 2;
   run(/*samples=*/10, /*epochs=*/2);

@@ -21,7 +21,7 @@ struct SpeedRow {
 };
 
 // Columns: "throughput" and its ratio to the first row's, "speed_up", which is compared with
-// torchgpipe's. A source that has no figure in a column is not among the column's.
+// torchgpipe's. A source that has no figure in a column is not among the column's sources.
 PublishedTable speed_table(const std::string& title, const std::vector<SpeedRow>& rows);
 
 }  // namespace gpipe::experiments

@@ -11,7 +11,7 @@
 
 namespace gpipe::experiments {
 
-// As published.
+// A run as it was published.
 struct SpeedVariant {
   std::string name;
   int64_t batch_size = 0;
@@ -20,7 +20,7 @@ struct SpeedVariant {
   Checkpoint checkpoint = Checkpoint::kExceptLast;
 };
 
-// For make_variants().
+// The variants' names and sizes, as make_variants() takes them.
 std::vector<VariantName> names_of(const std::vector<SpeedVariant>& variants);
 // Throws std::invalid_argument for an unknown name.
 const SpeedVariant& find_variant(const std::vector<SpeedVariant>& variants,

@@ -59,7 +59,7 @@ History checked_history(const TrainingState& state, const TrainingOptions& optio
   for (int64_t step = 0; step < finished * steps_per_epoch; ++step) {
     TORCH_CHECK_VALUE(options.lr(step, history.planned) == options.lr(step, options.epochs),
                       "--epochs=", options.epochs, ": ", options.state, " belongs to a run of ",
-                      history.planned, " epochs, whose learning rates were others from epoch ",
+                      history.planned, " epochs, whose learning rates differ from epoch ",
                       step / steps_per_epoch + 1, " on; resume with --epochs=", history.planned);
   }
   return history;

@@ -57,8 +57,8 @@ struct TrainingResult {
   int64_t unreadable = 0;  // images
 };
 
-// Finds out before the work whether options.state, if it is to be resumed and exists, fits the
-// options. Throws c10::ValueError.
+// Checks before the work that options.state fits the options, if it exists and is to be resumed.
+// Throws c10::ValueError.
 void check_resumable(const TrainingOptions& options, int64_t steps_per_epoch);
 
 // Throws what the trainer and the loaders throw, c10::ValueError for a state that does not fit, and

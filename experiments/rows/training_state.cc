@@ -78,10 +78,10 @@ std::string read_bytes(const std::string& path) {
 c10::impl::GenericDict read(const std::string& path) {
   const std::string bytes = read_bytes(path);
   const char* content = bytes.data() + kHeader;
-  // Damaged tensors would load without an error.
+  // Without the checksum, damaged tensors would load without an error.
   TORCH_CHECK_VALUE(bytes.size() > kHeader &&
                         bytes.substr(0, kHeader) == header_of(content, bytes.size() - kHeader),
-                    path, " is no checkpoint of this program or is damaged");
+                    path, " is not a checkpoint of this program, or is damaged");
   try {
     c10::impl::GenericDict root =
         torch::jit::pickle_load(std::vector<char>(content, bytes.data() + bytes.size()))
@@ -89,7 +89,7 @@ c10::impl::GenericDict read(const std::string& path) {
     TORCH_CHECK(root.at("format").toInt() == kFormat, "unknown format");
     return root;
   } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, path, " is no checkpoint of this program: ",
+    TORCH_CHECK_VALUE(false, path, " is not a checkpoint of this program: ",
                       std::string(error.what()).substr(0, 200));
   }
 }

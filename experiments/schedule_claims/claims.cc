@@ -31,7 +31,7 @@ Simulation run(const Schedule& schedule, const StageCost& worker_cost, double tr
   return simulate(schedule, {uniform_cost(cost), [=](const Transfer&) { return transfer; }});
 }
 
-// Of the worker that idles longest between its first action and its last.
+// The span of the worker that idles longest between its first action and its last.
 WorkerSpan longest_idle(const Simulation& run) {
   WorkerSpan longest;
   for (size_t worker = 0; worker < run.workers.size(); ++worker) {
@@ -62,7 +62,7 @@ void add_interleaving(std::vector<Claim>& claims) {
   const StageCost cost = costs(1.0, 1.1, 0.7);
   for (const Case& c : {Case{8, 1, 32}, Case{8, 2, 32}, Case{8, 4, 32}, Case{4, 3, 12}}) {
     claims.push_back({absl::StrFormat("interleaved-p%d-v%d-m%d", c.p, c.v, c.m), kInterleaving,
-                      absl::StrCat("m is a multiple of p; all stages take as long, here ",
+                      absl::StrCat("m is a multiple of p; all stages take the same time, here ",
                                    cost_text(cost), "; transfers take no time"),
                       Measure::kOfWork,
                       four_digits(static_cast<double>(c.p - 1) / static_cast<double>(c.v * c.m)),
@@ -205,7 +205,7 @@ double step(const Schedule& schedule, double transfer) {
   return run(schedule, costs(1, 1, 1), transfer).makespan;
 }
 
-// The transfer from which 1F1B is faster, to 0.01.
+// The time of a transfer from which on 1F1B is faster, to 0.01.
 std::optional<double> turn(const Schedule& schedule) {
   const Schedule plain = Schedule::one_f_one_b(kRankedWorkers, kRankedMicroBatches);
   const auto slower = [&](double transfer) {
@@ -289,7 +289,7 @@ double zero_bubble_rate(const ZeroBubbleSetting& setting, const std::string& sch
   if (schedule == "1f1b") return rate(Schedule::one_f_one_b(p, m));
   if (schedule == "interleaved") return rate(interleaved(p, setting.interleaved_stages, m));
   if (schedule == "zb-h1") return rate(zb_h1(p, m));
-  // The handcrafted one, which does not look at costs: that of equal ones.
+  // The handcrafted ZB-H2: its order is the one for equal costs, whatever the costs are.
   if (schedule == "zb-h2") return rate(zb_h2(p, m));
   throw std::invalid_argument("the paper's table has no schedule " + schedule);
 }

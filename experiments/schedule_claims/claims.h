@@ -1,5 +1,5 @@
-// claims: what papers say of the idle time of schedules, each with its condition, and the same from
-// simulate().
+// claims: what papers say about the idle time of schedules, each claim with its condition, and the
+// same figure from simulate().
 //
 // Every claim is one row of the experiment. Workers are p, stages on each v, micro-batches m; a
 // transfer between workers takes c. F, B, I and W are the times of all layers of a worker for one
@@ -18,20 +18,20 @@
 
 namespace gpipe::experiments {
 
-// In what a claim counts.
+// The figure that a claim is about.
 enum class Measure : uint8_t {
   kOfWork,  // idle time / work, of the worker that idles longest between its first and last action
   kOfSpan,  // the same / the time from its first action to its last
-  kOfFilling,  // what the makespan has beyond work and filling / work
+  kOfFilling,  // (makespan - work - filling) / work
   kStep,       // makespan / 1F1B's
 };
 
-// What is simulated of a claim.
+// The result of simulating a claim.
 struct Simulated {
   double value = 0.0;
-  // For kStep: the place among the schedules compared, from 1, the shortest step; and, where
-  // transfers take no time, the transfer in F from which 1F1B's step would be shorter than this
-  // one's, if there is one.
+  // For kStep: `rank` is the place among the compared schedules, 1 for the shortest step. `turns`
+  // is set if transfers take no time: the time of a transfer, in F, from which on 1F1B's step would
+  // be shorter than this one's, if there is one.
   std::optional<int64_t> rank = std::nullopt;
   std::optional<double> turns = std::nullopt;
 };
@@ -46,7 +46,7 @@ struct Claim {
   std::function<Simulated()> simulate;
 };
 
-// All of them, in the table's order: interleaving, zero bubble, DualPipe, and the ranking.
+// All claims, in the table's order: interleaving, zero bubble, DualPipe, and the ranking.
 std::vector<Claim> claims();
 
 // One setting of the zero-bubble paper: its table 9 (times in ms) and table 5 (bubble rates).

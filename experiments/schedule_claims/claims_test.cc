@@ -19,11 +19,11 @@ double number(const std::string& text) {
   return value;
 }
 
-// As far as the published figure has digits.
+// Half a unit of the last of a published figure's four digits.
 constexpr double kFourDigits = 0.00005 + 1e-12;
 
 TEST(Claims, AreReachedUnderTheirConditions) {
-  // Where the condition says why it is another figure.
+  // Claims whose condition says why the simulated figure is another one.
   const std::set<std::string> others = {"dualpipe-equal-apart", "dualpipe-uneven-apart",
                                         "dualpipe-overlap", "gpipe-slow"};
   for (const Claim& claim : claims()) {
@@ -49,7 +49,7 @@ TEST(Claims, HaveNamesOfTheirOwn) {
   for (const Claim& claim : claims()) EXPECT_TRUE(names.insert(claim.name).second) << claim.name;
 }
 
-// All of table 5 but for what the authors' own search finds.
+// All of table 5, except for what the authors' own search finds.
 TEST(ZeroBubbleTable, IsReproducedInAllTwelveSettings) {
   EXPECT_EQ(zero_bubble_settings().size(), 12);
   for (const ZeroBubbleSetting& setting : zero_bubble_settings()) {
@@ -57,8 +57,8 @@ TEST(ZeroBubbleTable, IsReproducedInAllTwelveSettings) {
     EXPECT_NEAR(zero_bubble_rate(setting, "1f1b"), number(setting.one_f_one_b), kFourDigits);
     EXPECT_NEAR(zero_bubble_rate(setting, "zb-h1"), number(setting.zb_h1), kFourDigits);
     EXPECT_NEAR(zero_bubble_rate(setting, "zb-h2"), number(setting.zb_h2), kFourDigits);
-    // The paper does not say how it counts the transfers of interleaving. With p of them less in
-    // its span it is this, too: to five, as the printed digits are rounded.
+    // The paper does not say how it counts the transfers of interleaving. With p transfers less in
+    // the span, its rates are reproduced, too: to 0.0001, since the printed digits are rounded.
     const double rate = zero_bubble_rate(setting, "interleaved");
     const double work =
         static_cast<double>(setting.micro_batches) * (setting.cost.forward + setting.cost.backward);
@@ -71,7 +71,7 @@ TEST(ZeroBubbleTable, KnowsItsSchedules) {
   EXPECT_THROW(zero_bubble_rate(zero_bubble_settings().front(), "zb-2p"), std::invalid_argument);
 }
 
-// What turns: the shortest step without transfer times is the longest with slow ones.
+// The ranking turns: the shortest step without transfer times is the longest with slow transfers.
 TEST(Ranking, TurnsWhenTransfersCost) {
   std::map<std::string, Simulated> found;
   for (const Claim& claim : claims()) {
@@ -86,7 +86,7 @@ TEST(Ranking, TurnsWhenTransfersCost) {
   EXPECT_DOUBLE_EQ(found.at("gpipe-quick").value, 1);
   EXPECT_EQ(found.at("gpipe-quick").rank, found.at("1f1b-quick").rank);
   EXPECT_DOUBLE_EQ(found.at("1f1b-slow").value, 1);
-  // Where it turns lies between the two.
+  // The ranking turns at a transfer time between the two.
   for (const char* name : {"interleaved-x4", "zb-interleaved-x4"}) {
     const std::optional<double> turns = found.at(std::string(name) + "-quick").turns;
     ASSERT_TRUE(turns) << name;

@@ -14,13 +14,14 @@
 namespace gpipe::experiments {
 namespace {
 
-// What starts and ends together: an action or a pair.
+// An action, or a pair of actions that start and end together.
 struct Unit {
   std::vector<Action> actions;
   double time;
 };
 
-// Which neighbors are a pair follows from the eight steps, whose lengths depend on the worker only.
+// Which neighbors are a pair follows from DualPipe's eight steps, whose lengths depend only on the
+// worker.
 std::vector<Unit> units_of(const Schedule& schedule, int64_t worker, const ActionCost& cost,
                            double pair_time) {
   const std::vector<Action>& actions = schedule.actions(worker);
@@ -60,7 +61,7 @@ class Ends {
 
   void set(const Action& action, double end) { ends_[action] = end; }
 
-  // When all that the action needs is there; nothing if some of it has not ended yet.
+  // The time at which all that the action needs is there; nullopt if some of it has not ended yet.
   std::optional<double> ready(const Action& action) const {
     const auto [kind, stage, micro_batch] = action;
     if (kind == ActionKind::kWeightGradient) {
@@ -95,7 +96,7 @@ struct Worker {
   double end = 0.0;
 };
 
-// Runs units of the worker as long as what they need is there; false if not even one.
+// Runs units of the worker as long as what they need is there. Returns false if none was run.
 bool advance(Worker& worker, Ends& ends) {
   bool any = false;
   for (; worker.next < worker.units.size(); ++worker.next) {

@@ -1,5 +1,6 @@
-// paired_idle: how long workers idle under DualPipe's half if a forward and a backward that stand
-// side by side are one unit, as their authors run them to overlap one's transfers with the other.
+// paired_idle: how long workers idle under DualPipeV (DualPipe cut in half) if a forward and a
+// backward that stand side by side are one unit. Its authors run them so, to overlap the transfers
+// of one with the other.
 #ifndef GPIPE_EXPERIMENTS_SCHEDULE_CLAIMS_PAIRED_IDLE_H_
 #define GPIPE_EXPERIMENTS_SCHEDULE_CLAIMS_PAIRED_IDLE_H_
 
@@ -19,10 +20,10 @@ struct WorkerSpan {
 
 // The worker that idles longest under dualpipe_v(workers, micro_batches), with these costs of a
 // stage (there are two on a worker) and transfers that take no time. A pair of its main steps takes
-// `pair`: it starts when both of its parts can, and both have their results when it ends. Anything
-// else takes what it does in simulate().
+// `pair`: it starts when both of its parts can, and both have their results when it ends. Other
+// actions take the same time as in simulate().
 //
-// Throws std::invalid_argument for less than 2 x workers micro-batches, for which DualPipe has no
+// Throws std::invalid_argument for fewer than 2 x workers micro-batches, for which DualPipe has no
 // rules.
 WorkerSpan paired_idle(int64_t workers, int64_t micro_batches, const StageCost& cost, double pair);
 

@@ -8,7 +8,7 @@
 namespace gpipe::experiments {
 namespace {
 
-// The authors' formula, (p-1)(F&B + B - 3W), for p workers of two stages, and I = F.
+// Compares with the authors' formula, (p-1)(F&B + B - 3W), for p workers of two stages, and I = F.
 TEST(PairedIdle, IsTheFormulaIfAPairTakesWhatItsPartsDo) {
   for (const StageCost& cost : {StageCost{1, 2, 1, 1}, StageCost{1, 1.7, 1, 0.7}}) {
     const double pair = cost.forward + cost.backward;

@@ -20,11 +20,9 @@ namespace gpipe::experiments {
 namespace {
 
 constexpr char kUsage[] =
-    "Simulates what papers claim of the idle time of pipeline schedules, each under its "
-    "condition:\n"
-    "interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble, and the "
-    "ranking\n"
-    "that turns when transfers cost. No device is needed.\n\n"
+    "Simulates what papers claim about the idle time of pipeline schedules, each claim under its\n"
+    "condition: interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble,\n"
+    "and the ranking that turns when transfers take time. No device is needed.\n\n"
     "  tools/bazel run -c opt //experiments/schedule_claims\n"
     "  tools/bazel run -c opt //experiments/schedule_claims -- "
     "--experiment=1.5b-zb-h1,1.5b-zb-h2\n\n"
@@ -35,7 +33,7 @@ constexpr double kPoints = 100;
 
 const char* key_of(Measure measure) { return measure == Measure::kStep ? "step" : "idle"; }
 
-// Of what the idle time is a share, as it is published.
+// The measure in words, as it is published.
 std::string share_text(Measure measure) {
   switch (measure) {
     case Measure::kOfWork:
@@ -50,7 +48,7 @@ std::string share_text(Measure measure) {
   throw std::logic_error("a measure without a name");
 }
 
-// In points of a percent as far as it is published: to 0.01. No minus before a zero.
+// The difference in percentage points, to the 0.01 that is published. Adding 0.0 turns -0 into 0.
 double rounded(double difference) {
   return std::round(kPoints * kPoints * difference) / kPoints + 0.0;
 }
@@ -123,23 +121,22 @@ Plan prepare() {
   experiment_plan.remarks = {
       "Simulated, not run: gpipe/schedule/simulate.h, with every stage as long as every other. p "
       "workers, v stages on each, m micro-batches; F, B, I and W: times of a forward, a whole "
-      "backward and its halves, of all layers of a worker for one micro-batch, if nothing else is "
-      "said; c: of a transfer between two workers.",
-      "Idle: of the worker that idles longest between its first action and its last (its span). A "
-      "step also has the filling before the first and what comes after the last.",
-      "Difference: simulated less published, in points of a percent, to the 0.01 that is "
-      "published. "
-      "What a row's share is of stands in its note.",
-      "Interleaving in the zero-bubble paper's table: its spans hold p transfers less than ours in "
-      "every setting; it does not say how they were counted. Not here: ZB-1p and ZB-2p, which its "
-      "own search finds for the longest span, where ours goes for the shortest step.",
-      "The ranking: of what is published only words are compared. It was made for GPipe, 1F1B, "
-      "Chimera "
-      "and Hanayo in a simulator of its authors, and says that transfers can undo what a shorter "
-      "bubble gains, and that GPipe and 1F1B take the same time, under its assumptions. Chimera, "
-      "which keeps all weights "
-      "twice, and Hanayo are not among the schedules here. Where transfers take time, 1F1B is "
-      "slower than GPipe here, as it waits for them in every micro-batch."};
+      "backward and its halves, of all layers of a worker for one micro-batch, unless a note says "
+      "otherwise; c: the time of a transfer between two workers.",
+      "Idle: the time that the worker that idles longest idles between its first action and its "
+      "last (its span). A step also has the filling before the first and what comes after the "
+      "last.",
+      "Difference: simulated minus published, in percentage points, to the 0.01 that is "
+      "published. A row's note says of what its share is.",
+      "Interleaving in the zero-bubble paper's table: its spans hold p transfers less than ours "
+      "in every setting; it does not say how they were counted. Not here: ZB-1p and ZB-2p, which "
+      "its own search finds for the longest span, where ours goes for the shortest step.",
+      "The ranking: only the published words are compared, not figures. It was made for GPipe, "
+      "1F1B, Chimera and Hanayo in a simulator of its authors, and says that transfers can undo "
+      "what a shorter bubble gains, and that GPipe and 1F1B take the same time, under its "
+      "assumptions. Chimera, which keeps all weights twice, and Hanayo are not among the "
+      "schedules here. Where transfers take time, 1F1B is slower than GPipe here, as it waits for "
+      "them in every micro-batch."};
   return experiment_plan;
 }
 

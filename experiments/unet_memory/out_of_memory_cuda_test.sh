@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the program where a GPU's memory runs out: the row says so, and the other one stays.
+# Tests the program when a GPU's memory runs out: the row says so, and the other row stays.
 #   out_of_memory_cuda_test.sh PROGRAM
 set -u
 program=$1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the program where memory is limited: a row says so, and the next one still runs.
+# Tests the program with limited memory: a row says that it ran out, and the next one still runs.
 #   out_of_memory_test.sh PROGRAM
 set -u
 program=$1
@@ -15,7 +15,7 @@ source command/program_testing.sh
 [ $? -eq 1 ] || fail "exit code after running out of memory"
 for row in pipeline-1 pipeline-2; do
   grep -q "^$row: out of memory: " "$work/full.log" || fail "$row does not say that memory ran out"
-  grep -q "^$row  *failed " "$work/full.log" || fail "$row is not labelled as failed"
+  grep -q "^$row  *failed " "$work/full.log" || fail "$row is not labeled as failed"
 done
 python3 - "$work/full.json" <<'END' || fail "the JSON"
 import json, sys

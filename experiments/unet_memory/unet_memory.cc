@@ -8,8 +8,8 @@
 namespace {
 
 constexpr char kUsage[] =
-    "Shows the memory that U-Nets take which grow with the number of devices, beside\n"
-    "what torchgpipe published: planned at full size, without the devices, and\n"
+    "Shows the memory of U-Nets that grow with the number of devices, beside what\n"
+    "torchgpipe published. The memory is planned at full size, without the devices, and\n"
     "measured over two training steps at --scale, with --schedule=gpipe as published.\n\n"
     "  tools/bazel run -c opt //experiments/unet_memory\n"
     "  tools/bazel run -c opt //experiments/unet_memory -- --ways=measured \\\n"

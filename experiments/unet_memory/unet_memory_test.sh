@@ -26,7 +26,7 @@ done
   fail "a run with a trace"
 grep -q "pipeline-2, why it is slow" "$work/why.log" || fail "no explanation"
 [ -s "$work/trace.json" ] || fail "no trace"
-# Remarks are of the ways that were gone.
+# There are remarks only on the ways that were used.
 grep -q "Planned: the published" "$work/planned.log" || fail "no remark on plans"
 grep -q "Measured: --scale" "$work/planned.log" && fail "a remark on measurements, of which there are none"
 grep -q "Measured: --scale" "$work/measured.log" || fail "no remark on measurements"

@@ -75,7 +75,7 @@ at::Tensor loss(const Tensors& outputs, const Tensors& targets) {
   return at::binary_cross_entropy_with_logits(outputs[0], targets[0]);
 }
 
-// What rows share: all are predicted from one profile.
+// What the rows share: the network, and the profile from which all of them are predicted.
 class Subject {
  public:
   Subject(Size size, uint64_t seed, Checkpoint checkpoint)
@@ -104,8 +104,8 @@ class Subject {
     throw std::invalid_argument("there is no schedule " + schedule);
   }
 
-  // How a step under the schedule is predicted, with the cut that is found best for it. The first
-  // call measures.
+  // Predicts a step under the schedule, with the best cut that is found for it. The first call
+  // measures the profile.
   balance::Explanation predicted(const std::string& schedule, const RunContext& context) {
     measure(context);
     balance::ExplainOptions options;
@@ -184,11 +184,11 @@ void simulate(Subject& subject, const std::string& schedule, Outcome& outcome,
   outcome.origin = Origin::kSimulated;
 }
 
-// A row's pipeline, from round to round.
+// A row's pipeline and its measurements, kept from round to round.
 struct Measured {
   std::optional<GPipe> pipe;
   std::vector<double> seconds;
-  std::string disturbed;  // what is to be said of a round beside which other work ran
+  std::string disturbed;  // the note on a round that other work disturbed; empty: none
 };
 
 void measure(Subject& subject, const CommonFlags& flags, const std::string& schedule,
@@ -284,7 +284,7 @@ Plan prepare() {
   experiment_plan.table = table();
   experiment_plan.json = flags.json;
   experiment_plan.remarks = {
-      "Nothing of this is published. Predicted (the rows that are simulated) is what explain() "
+      "None of this was published. Predicted (the rows that are simulated) is what explain() "
       "makes of one profile of the layers on this machine, of the same network and at the same "
       "size that is measured, with the cut that is found best for each schedule; without the "
       "optimizer's step, which is not measured either. Idle: the mean share of the step in which "

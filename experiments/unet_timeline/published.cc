@@ -27,8 +27,8 @@ const std::vector<int64_t>& published_balance() {
   return balance;
 }
 
-// Its README. Utilization is of the GPUs, as nvidia-smi has it; memory is what LibTorch's allocator
-// had reserved at most, over all devices.
+// The table in its README. Utilization is that of the GPUs, by nvidia-smi. Memory is the most that
+// LibTorch's allocator had reserved, over all devices.
 PublishedTable published_timeline() {
   PublishedTable table;
   table.title = "U-Net (5, 64) timeline: ours beside torchgpipe's";

@@ -12,10 +12,10 @@
 
 namespace gpipe::experiments {
 
-// A row: what it has of torchgpipe's three optimizations, as options of GPipeOptions.
+// A row: which of torchgpipe's three optimizations it has, as options of GPipeOptions.
 struct AblationVariant {
   std::string name;
-  bool early_recomputes = false;  // it lacks "Dependency"
+  bool early_recomputes = false;  // true: without "Dependency"
   bool copy_streams = true;
   bool direct_skips = true;  // "Portals"
 
@@ -26,7 +26,7 @@ const std::vector<AblationVariant>& ablations();
 // Throws std::invalid_argument for an unknown name.
 const AblationVariant& find_ablation(const std::string& name);
 
-// Of all rows.
+// The settings of all rows.
 inline constexpr int64_t kPublishedBatch = 128;
 inline constexpr int64_t kPublishedChunks = 8;
 inline constexpr int64_t kPublishedSteps = 16;  // of an epoch

@@ -46,16 +46,16 @@ double seconds(const SimulatedStep& step) {
 TEST(SimulateAblation, OneMicroBatchByHand) {
   AblationSettings one_micro_batch = settings();
   one_micro_batch.setup.chunks =
-      1;  // its backward follows its forward at once, so nothing is recomputed
+      1;  // the backward follows the forward at once, so nothing is recomputed
   const auto seconds_of = [&](const char* name) {
     return seconds(simulate_ablation(find_ablation(name), profile(), one_micro_batch));
   };
   // Forwards 3, backwards 3 * 2, the activations' way there and back 4 * 0.5; the skip takes less
   // than both activations and the forward between.
   EXPECT_DOUBLE_EQ(seconds_of("dep-str-ptl"), 11);
-  // Through the second partition: two ways of 1 each instead of 0.5, there and back.
+  // The skip goes through the second partition: two ways of 1 each instead of 0.5, there and back.
   EXPECT_DOUBLE_EQ(seconds_of("dep-str-x"), 13);
-  // Copies of 1.5 at either cut, there and back, part of both actions.
+  // The copies take 1.5 at either cut, there and back, and are part of both actions.
   EXPECT_DOUBLE_EQ(seconds_of("dep-x-x"), 9 + 2 * 2 * 2 * 1.5);
   EXPECT_DOUBLE_EQ(seconds_of("baseline"), seconds_of("dep-x-x"));
 }
@@ -97,7 +97,7 @@ TEST(SimulateAblation, EachOptimizationHelps) {
   }
 }
 
-// What was simulated before the model of a step became one for all who predict.
+// The results from before all predictions shared one model of a step.
 TEST(SimulateAblation, StepsAreTheSameToTheNanosecond) {
   AblationSettings irregular;
   irregular.setup.balance = {2, 2, 3, 2};

@@ -64,7 +64,7 @@ constexpr char kUsage[] =
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 
 constexpr double kLearningRate = 0.1;
-// Of the plain network on one of the same GPUs, images per second (torchgpipe, U-Net speed).
+// Images per second of the plain network on one of the same GPUs (torchgpipe, U-Net speed).
 constexpr double kPublishedOneDevice = 28.5;
 
 // The networks of the scales.
@@ -95,7 +95,7 @@ struct Settings {
   std::vector<c10::Device> devices;  // of a measured run
 };
 
-// What simulated rows are simulated with.
+// The settings of simulated rows.
 struct Simulated {
   SimulatedMachine machine;
   balance::NominalDevice device;
@@ -112,7 +112,7 @@ Simulated simulated_flags() {
   return simulated;
 }
 
-// What there is no counterpart for, and so what a row cannot show.
+// A note on what a row does not reproduce of torchgpipe's.
 std::string note_of(const AblationVariant& variant, Origin way) {
   std::string note;
   if (variant.early_recomputes) {
@@ -134,7 +134,7 @@ std::string describe(const Settings& settings) {
          ", " + to_text(settings.setup);
 }
 
-// The flags of a row at full size: it is as published, whatever is measured.
+// The flags of a row at full size: it runs as published, whatever the flags of measured rows are.
 CommonFlags published(const CommonFlags& given) {
   CommonFlags flags = given;
   flags.batch_size = flags.chunks = flags.epochs = std::nullopt;
@@ -294,8 +294,8 @@ int64_t rows_of(const Settings& settings) {
   return (settings.batch_size + settings.setup.chunks - 1) / settings.setup.chunks;
 }
 
-// The published network's layers on the published device, on which the plain network is as fast as
-// published.
+// The profile of the published network on the published device, scaled so that the plain network is
+// as fast as published.
 balance::Profile published_device(const Settings& settings, const Simulated& simulated) {
   const int64_t side = settings.network.image_size;
   const LayerCosts costs =
@@ -343,7 +343,7 @@ void simulate(const Simulated& simulated, const Settings& settings, Outcome& out
 
 Plan prepare() {
   CommonFlags flags = read_common_flags();
-  // Here and not only in each of the eleven variants, which would repeat it.
+  // Checked here first: each variant would repeat the message.
   (void)command::in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps);
   flags.for_measured = first_given({"steps"});
   flags.for_simulated = given_simulation_flag();

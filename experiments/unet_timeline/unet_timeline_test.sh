@@ -52,7 +52,7 @@ def recomputes(name):
                 if event["cat"] == "recompute" and event["tid"] == 3])
 assert recomputes("baseline") == 1 and recomputes("dep-x-x") == 7, recomputes("dep-x-x")
 END
-# Remarks are of the ways that were gone.
+# There are remarks only on the ways that were used.
 grep -q "Simulated: at full" "$work/all.log" || fail "no remark on simulations"
 grep -q "Planned: at full" "$work/all.log" && fail "a remark on plans, of which there are none"
 grep -q "Planned: at full" "$work/planned.log" || fail "no remark on plans"

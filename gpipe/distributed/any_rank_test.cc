@@ -34,7 +34,7 @@ TEST(AnyRank, IsTheSameOnAllRanks) {
 
 volatile std::sig_atomic_t was_told = 0;
 
-// Only one rank gets the signal, at a moment that is unrelated to the steps.
+// Only one rank gets the signal, at a random moment of a step.
 TEST(AnyRank, ASignalToOneRankEndsAllAtOneStep) {
   for (const int64_t told : {0, 2}) {
     WorldRanks ranks(3, [told](const World& world, const Say& say) {

@@ -35,9 +35,9 @@ TEST(ErrorFile, HasWhatTorchrunReads) {
   const auto timestamp = std::stoll(message.at("extraInfo").at("timestamp").get<std::string>());
   EXPECT_GE(timestamp, before);
   EXPECT_LE(timestamp, std::time(nullptr));
-  file.write("\xff is no UTF-8");
+  file.write("\xff is not UTF-8");
   EXPECT_THAT(nlohmann::json::parse(content(path)).at("message").at("message").get<std::string>(),
-              ::testing::EndsWith(" is no UTF-8"));
+              ::testing::EndsWith(" is not UTF-8"));
   file.forget();
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }

@@ -1,4 +1,4 @@
-// One timeline of what the workers of several processes did.
+// Tests that the timelines of several processes become one.
 #include "gpipe/distributed/gather_timelines.h"
 
 #include <gmock/gmock.h>

@@ -58,7 +58,7 @@ TEST(WrongUsage, IsHeardByThoseAtAnotherCall) {
   ranks.expect_ends();
 }
 
-TEST(WrongUsage, WhoHasFoundNothingDoesNotComeAgain) {
+TEST(WrongUsage, ARankThatHasFoundNothingDoesNotComeAgain) {
   WorldRanks ranks(2, [](const World& world, const Say& say) {
     try {
       say(world.rank() == 1 ? wrong_usage(world, "") : compare(world));

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +28,26 @@ void step_of_adam(torch::optim::Optimizer& optimizer, const Kernel& kernel) {
         {options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad()},
         kernel);
   }
+}
+
+// Throws c10::NotImplementedError if LibTorch's kernel for SGD on the CPU computes wrong values in
+// this type. That of 2.11 does so in bfloat16 from the 16th or 32nd element on, without an error.
+void check_sgd_kernel(const at::Tensor& parameter) {
+  if (!parameter.is_cpu() || !at::isReducedFloatingType(parameter.scalar_type())) return;
+  const auto is_right = [](at::ScalarType type) {
+    const at::Tensor gradient = at::arange(64, type);
+    const at::Tensor value = at::zeros(64, type);
+    at::_fused_sgd_({value}, {gradient}, {}, /*weight_decay=*/0, /*momentum=*/0, /*lr=*/1.0,
+                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/true);
+    return at::equal(value, -gradient);
+  };
+  static const bool bfloat16 = is_right(at::kBFloat16);
+  static const bool half = is_right(at::kHalf);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      parameter.scalar_type() == at::kHalf ? half : bfloat16, "FusedSgd: the fused kernel of LibTorch ",
+      TORCH_VERSION, " computes wrong values for parameters of the type ", parameter.scalar_type(),
+      " on the CPU; use torch::optim::SGD, parameters in float32, or a newer LibTorch");
 }
 
 }  // namespace
@@ -52,6 +74,9 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
   const c10::NoGradGuard no_grad;
   torch::Tensor loss = internal::loss_of(closure);
   internal::check_for_kernels(*this, "FusedSgd");
+  for (const OptimizerParamGroup& group : param_groups()) {
+    for (const at::Tensor& parameter : internal::updated_in(group)) check_sgd_kernel(parameter);
+  }
   for (const OptimizerParamGroup& group : param_groups()) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
     internal::FusedBatches batches;  // 0: whose first step makes their momentum; 1: the others

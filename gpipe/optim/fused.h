@@ -19,6 +19,8 @@ namespace gpipe {
 //
 // step() throws c10::ValueError, before anything changes, for a parameter that is complex or whose
 // elements share memory or leave gaps, and for a sparse gradient: torch::optim's own take these.
+// FusedSgd's throws c10::NotImplementedError for parameters in bfloat16 or float16 on the CPU if
+// LibTorch's kernel computes wrong values in that type, as 2.11.0's does in bfloat16.
 //
 // Thread-safety: as torch::optim's: one call at a time.
 //

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -128,11 +127,16 @@ TEST(Fused, IsTheOptimizerOfLibTorchUpToRounding) {
   for (const Pair& pair : pairs()) {
     EXPECT_LT(difference(pair, at::kDouble), 4e-15) << pair.name;
     EXPECT_LT(difference(pair, at::kFloat), 2e-6) << pair.name;
-    EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    try {
+      EXPECT_LT(difference(pair, at::kBFloat16), 0.05) << pair.name;
+    } catch (const c10::NotImplementedError& error) {
+      // LibTorch 2.11's kernel is wrong; the default version's is not.
+      EXPECT_THAT(error.what(), HasSubstr("FusedSgd: the fused kernel of LibTorch 2.11"));
+    }
   }
 }
 
-// One of the other type goes on where it ended, by LibTorch's own files.
+// An optimizer of the other type continues where the first one ended, from LibTorch's own files.
 TEST(Fused, ItsStatesAreThoseOfLibTorch) {
   for (const Pair& pair : pairs()) {
     for (const bool fused_first : {false, true}) {
@@ -185,9 +189,10 @@ void train(GPipe& pipe, const std::function<void()>& step, int64_t steps) {
 }
 
 TEST(Fused, ACheckpointOfOneGoesOnWithTheOther) {
-  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/checkpoint";
   const auto options = torch::optim::AdamWOptions(0.01);
   for (const bool fused_first : {false, true}) {
+    const std::string path = std::string(std::getenv("TEST_TMPDIR")) +
+                             (fused_first ? "/of_the_fused_one" : "/of_the_plain_one");
     GPipe pipe = pipeline();
     const auto make_one = [&](GPipe& of, bool fused) {
       return fused ? make<FusedAdamW>(options)(of->local_parameters())
@@ -207,7 +212,6 @@ TEST(Fused, ACheckpointOfOneGoesOnWithTheOther) {
     for (size_t k = 0; k < pipe->parameters().size(); ++k) {
       EXPECT_TRUE(torch::allclose(pipe->parameters()[k], resumed->parameters()[k], 1e-5, 1e-6));
     }
-    std::filesystem::remove_all(path);
   }
 }
 

@@ -200,7 +200,7 @@ TEST(Muon, RefusesWhatIsOutOfBoundsOrNoMatrix) {
   EXPECT_THAT([&] { Muon muon(std::move(groups)); },
               ThrowsMessage<c10::ValueError>(HasSubstr("options of another optimizer")));
   EXPECT_THROW(muon_groups(pipeline()->local_named_parameters(), nullptr), c10::ValueError);
-  // Nothing has changed when a step is refused.
+  // A refused step changes nothing.
   const at::Tensor complex = torch::ones({2, 2}, at::kComplexFloat).requires_grad_();
   fine.mutable_grad() = torch::ones({2, 2});
   complex.mutable_grad() = torch::ones_like(complex);

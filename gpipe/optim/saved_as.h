@@ -7,7 +7,7 @@
 
 namespace gpipe {
 
-// For whoever writes checkpoints: finds the type by dynamic_cast.
+// For code that writes checkpoints: it finds the type by dynamic_cast.
 class SavedAsOther {
  public:
   virtual const std::type_info& saved_type() const = 0;

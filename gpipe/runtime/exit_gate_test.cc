@@ -47,7 +47,7 @@ void start(Work work) {
 // Exits with code 0 if `good`.
 [[noreturn]] void end_with(bool good) { _exit(good ? 0 : 1); }
 
-TEST_F(ExitGateDeathTest, WaitsForWhoIsAtWork) {
+TEST_F(ExitGateDeathTest, WaitsForAThreadAtWork) {
   static std::atomic<bool> over{false};
   EXPECT_EXIT(
       {
@@ -81,7 +81,7 @@ TEST_F(ExitGateDeathTest, AWaitOutsideWorkMakesUpForNobodysWork) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(ExitGateDeathTest, DoesNotWaitForWhoWaits) {
+TEST_F(ExitGateDeathTest, DoesNotWaitForAThreadThatWaits) {
   EXPECT_EXIT(
       {
         start([] {
@@ -94,7 +94,7 @@ TEST_F(ExitGateDeathTest, DoesNotWaitForWhoWaits) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(ExitGateDeathTest, WhoWasWaitingDoesNotComeBack) {
+TEST_F(ExitGateDeathTest, AThreadThatWasWaitingDoesNotComeBack) {
   static std::atomic<bool> waiting{false};
   static std::atomic<bool> back{false};
   EXPECT_EXIT(
@@ -130,7 +130,7 @@ TEST_F(ExitGateDeathTest, NobodyComesInAfterwards) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(ExitGateDeathTest, DoesNotWaitForWhoComesTooLate) {
+TEST_F(ExitGateDeathTest, DoesNotWaitForAThreadThatComesTooLate) {
   EXPECT_EXIT(
       {
         start([] {
@@ -143,7 +143,7 @@ TEST_F(ExitGateDeathTest, DoesNotWaitForWhoComesTooLate) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(ExitGateDeathTest, WhoIsAtWorkStaysAtTheNextGoodPlace) {
+TEST_F(ExitGateDeathTest, AThreadAtWorkStaysAtTheNextGoodPlace) {
   static std::atomic<bool> past{false};
   EXPECT_EXIT(
       {
@@ -176,7 +176,7 @@ TEST_F(ExitGateDeathTest, DoesNotWaitForItselfAndLetsItselfPass) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(ExitGateDeathTest, LetsPassWhoWorksForTheExitingThread) {
+TEST_F(ExitGateDeathTest, LetsPassAThreadThatWorksForTheExitingOne) {
   EXPECT_EXIT(
       {
         (void)shut_exit_gate(kLong);
@@ -269,7 +269,7 @@ TEST_F(ExitGateDeathTest, ExitShutsIt) {
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
 
-// Every run of every pipeline calls it.
+// Every run of every pipeline calls this function.
 TEST_F(ExitGateDeathTest, ToAskForItAgainAndAgainTakesNoMemory) {
   EXPECT_EXIT(
       {

@@ -22,7 +22,7 @@ TEST(FirstError, KeepsTheFirst) {
   error.rethrow();  // forgotten
 }
 
-TEST(FirstError, KeepsWhatIsNoException) {
+TEST(FirstError, KeepsWhatIsNotAnException) {
   FirstError error;
   error.set(std::make_exception_ptr(42));
   EXPECT_THROW(error.rethrow(), int);

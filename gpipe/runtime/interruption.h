@@ -17,7 +17,7 @@ using InterruptionCheck = void (*)();
 // How often a waiting caller asks.
 constexpr std::chrono::milliseconds kInterruptionPeriod{50};
 
-// For the whole process; null, the default: nobody is asked.
+// Sets the check of the whole process; null, the default: none.
 //
 // Thread-safety: both are thread-safe. A run that has begun may still use the former check.
 void set_interruption_check(InterruptionCheck check);

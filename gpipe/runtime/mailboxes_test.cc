@@ -66,7 +66,7 @@ TEST(Mailboxes, TakeWaits) {
   }
 }
 
-TEST(Mailboxes, CancelWakesWhoWaits) {
+TEST(Mailboxes, CancelWakesThreadsThatWait) {
   for (int round = 0; round < 200; ++round) {
     Mailboxes<int> mailboxes({1, 1});
     bool taken[2] = {true, true};

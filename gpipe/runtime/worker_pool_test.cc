@@ -78,7 +78,7 @@ TEST(WorkerPool, NoneAndNegative) {
   EXPECT_THROW(WorkerPool(-1), std::invalid_argument);
 }
 
-TEST(WorkerPool, WhatInitThrowsReachesWhoMakesThePool) {
+TEST(WorkerPool, WhatInitThrowsReachesTheMakerOfThePool) {
   std::atomic<int> threads{0};
   for (int64_t failing = 0; failing < 3; ++failing) {
     EXPECT_THROW(WorkerPool(3,

@@ -44,7 +44,7 @@ int move_folder(const char* from, const char* to, unsigned flags) {
 
 }  // namespace
 
-// The C library's, for the whole program.
+// These functions replace the C library's in the whole program.
 extern "C" int rename(const char* from, const char* to) noexcept {
   return move_folder(from, to, 0);
 }
@@ -254,7 +254,7 @@ TEST(DraftFolder, SaysThatAFileSystemCannotReplaceIt) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-TEST(DraftFolder, IsWholeForThoseWhoLookWhileOthersWrite) {
+TEST(DraftFolder, IsWholeForReadersWhileOthersWrite) {
   const std::string place = new_path();
   write(place, "start");
   std::vector<std::thread> writers;
@@ -352,7 +352,7 @@ TEST(DraftFolder, RemovesNothingOfSomebodyElsesWithADraftsName) {
   for (const std::string& folder : theirs) EXPECT_EQ(contents(folder + "/a"), "mine") << folder;
 }
 
-// Private ones stay so.
+// A private folder stays private.
 TEST(DraftFolder, HasTheRightsOfTheOldOne) {
   const std::string place = new_path();
   write(place, "one");

@@ -47,7 +47,7 @@ struct Training {
     optimizer = make(parameters);
   }
 
-  // `k` makes steps of their own.
+  // Different `k` make different steps.
   void step(double k) {
     for (const at::Tensor& parameter : parameters) {
       parameter.mutable_grad() = at::linspace(-k, 1.5 * k, 3);
@@ -128,7 +128,7 @@ TEST(OptimizerRecord, LetsEachOptimizerGoOn) {
   }
 }
 
-// By name, not by place.
+// States are matched by name, not by place.
 TEST(OptimizerRecord, IsReadInAnotherOrderOfParameters) {
   const auto make = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
   Training run(make);

@@ -489,12 +489,16 @@ Progress load(const Saving& saving, const std::string& path) {
 
 void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Progress& progress,
                      const std::string& path) {
+  if (auto* const zero = dynamic_cast<ZeroOptimizer*>(&optimizer)) {
+    return save_checkpoint(pipe, *zero, progress, path);
+  }
   save(Saving{{pipe}, optimizer}, progress, path);
 }
 
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  save(Saving{{pipe}, optimizer.local(), &optimizer}, progress, path);
+  optimizer.give_options();
+  save(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, progress, path);
 }
 
 bool check_checkpoint_path(const std::string& path) {
@@ -509,11 +513,16 @@ bool has_checkpoint(const std::string& path) {
 }
 
 Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const std::string& path) {
+  if (auto* const zero = dynamic_cast<ZeroOptimizer*>(&optimizer)) {
+    return load_checkpoint(pipe, *zero, path);
+  }
   return load(Saving{{pipe}, optimizer}, path);
 }
 
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
-  return load(Saving{{pipe}, optimizer.local(), &optimizer}, path);
+  Progress progress = load(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, path);
+  optimizer.take_options();
+  return progress;
 }
 
 Progress load_weights(GPipe& pipe, const std::string& path) {

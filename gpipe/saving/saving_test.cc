@@ -223,7 +223,7 @@ TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
 }
 
-// What stands in names would break a line, change a terminal's colors, or is not UTF-8.
+// The names would break a line, change a terminal's colors, or are not UTF-8.
 TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   const std::string odd = "a\nb\x1b\xff";
   const std::string shown = "a\\x0ab\\x1b\\xff'";
@@ -237,7 +237,7 @@ TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   std::ofstream(path + "/" + odd) << "a file";
   EXPECT_THAT([&] { save_checkpoint(pipe, optimizer, {}, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr(shown + " is a folder with '" + shown)));
-  // A parameter's.
+  // A module with a parameter of any name.
   struct Named : torch::nn::Module {
     explicit Named(const std::string& name) { register_parameter(name, at::ones(2)); }
     at::Tensor forward(const at::Tensor& x) { return x * parameters()[0]; }
@@ -285,7 +285,7 @@ TEST(Checkpoint, WithOneOtherByteIsRefused) {
   refusal.expect<std::runtime_error>(path, "it is damaged");
 }
 
-// Two runs' files in one folder.
+// The folder has files of two runs.
 TEST(Checkpoint, OfFilesThatDoNotBelongTogetherIsRefused) {
   const std::string path = saved(), other = saved();
   ASSERT_EQ(rename((other + "/model.safetensors").c_str(), (path + "/model.safetensors").c_str()),
@@ -421,7 +421,7 @@ TEST(Checkpoint, HasTiedWeightsOnce) {
   EXPECT_TRUE(state_of(pipe, optimizer) == state_of(other, other_optimizer));
   EXPECT_THAT([&] { load_checkpoint(untied, untied_optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("has no '2.weight'")));
-  // Nor may one of two values be taken for both.
+  // If two names have two values in the checkpoint, one of them may not be taken for both.
   save_checkpoint(untied, untied_optimizer, {}, path);
   EXPECT_THAT([&] { load_checkpoint(pipe, optimizer, path); },
               ThrowsMessage<c10::ValueError>(HasSubstr("has '2.weight', which the model does")));
@@ -468,7 +468,7 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
   EXPECT_EQ(read_progress(path).settings, "");
   EXPECT_FALSE(read_progress(path).grad_scaler.has_value());
 
-  // It throws what load_checkpoint throws, but does not look at the files of the model.
+  // read_progress throws what load_checkpoint throws, but does not read the files of the model.
   std::filesystem::remove(path + "/model.safetensors");
   EXPECT_EQ(read_progress(path).step, 4);
   flip(path + "/progress.safetensors", size_of(path + "/progress.safetensors") - 1);
@@ -566,7 +566,7 @@ TEST(Checkpoint, ItsPathIsCheckedBeforeATraining) {
   EXPECT_FALSE(has_checkpoint(""));
   EXPECT_TRUE(has_checkpoint(saved()));
   std::ofstream(folder + "/notes.txt") << "mine";
-  // For a path that cannot hold a checkpoint it throws what save_checkpoint throws.
+  // For a path that cannot hold a checkpoint, this function throws what save_checkpoint throws.
   GPipe pipe = pipeline({4});
   auto optimizer = adam(pipe);
   for (const std::string& path :

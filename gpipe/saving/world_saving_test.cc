@@ -40,7 +40,9 @@ using Say = WorldRanks::Say;
 
 std::string new_path() {
   static int count = 0;
-  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" + std::to_string(count++);
+  // Tests append a rank: behind a letter no number becomes another one.
+  return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" +
+         std::to_string(count++) + "r";
 }
 
 torch::nn::Sequential model(int64_t width = 5) {
@@ -110,7 +112,7 @@ std::string run(const World& world, const Run& run, const std::string& path) {
   auto optimizer = adam(pipe);
   return run_with(pipe, optimizer, run, path);
 }
-// Each state once.
+// As run(), with a ZeroOptimizer, which keeps each state once.
 std::string zero_run(const World& world, const Run& run, const std::string& path) {
   GPipe pipe = pipeline(world, run.balance);
   ZeroOptimizer optimizer = zero_adam(pipe);
@@ -140,7 +142,7 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
   {
     WorldRanks ranks(2, [&](const World& world, const Say& say) {
       say(run(world, {{2, 2}, false, true}, of_two));
-      // Alone, each in its own folder.
+      // Each process runs alone, with its own folder.
       say(run(World(), {{1, 3}, false, true}, of_one + std::to_string(world.rank())));
     });
     const std::vector<std::string> first = ranks.lines();
@@ -155,7 +157,8 @@ TEST(WorldCheckpoint, AnyLayoutReadsAnyOther) {
                           "model.safetensors.index.json", "optimizer-00001-of-00002.safetensors",
                           "optimizer-00002-of-00002.safetensors", "progress.safetensors"));
   {
-    // Three processes read what two, and what one have written, and replace it.
+    // Three processes read a checkpoint of two processes and one of a single process, and replace
+    // them.
     WorldRanks ranks(3, [&](const World& world, const Say& say) {
       say(run(world, {{1, 1, 2}, true, true}, of_two));
       say(run(world, {{2, 1, 1}, true, false}, of_one + "0"));
@@ -230,7 +233,27 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
-// Registers what it has in its first forward.
+// It is set on the ZeroOptimizer itself, which is saved and read as a plain Optimizer.
+TEST(WorldCheckpoint, KeepsTheLearningRateOfAZeroOptimizer) {
+  const std::string path = new_path();
+  WorldRanks ranks(2, [&](const World& world, const Say& say) {
+    GPipe pipe = pipeline(world.grid(2, 1), {4});
+    ZeroOptimizer optimizer = zero_adam(pipe);
+    torch::optim::Optimizer& plain = optimizer;
+    plain.param_groups()[0].options().set_lr(0.125);
+    train(pipe, optimizer, 0, 1);
+    save_checkpoint(pipe, plain, {1, 6, {}}, path);
+    ZeroOptimizer other = zero_adam(pipe);
+    torch::optim::Optimizer& other_plain = other;
+    load_checkpoint(pipe, other_plain, path);
+    say(std::to_string(other.param_groups()[0].options().get_lr()) + ", " +
+        std::to_string(other.local().state().size() == other.owned_parameters().size()));
+  });
+  EXPECT_THAT(ranks.lines(), Each("0.125000, 1"));
+  ranks.expect_ends();
+}
+
+// Registers its tensors in its first forward.
 struct LateImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     if (!weight.defined()) {

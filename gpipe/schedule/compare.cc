@@ -5,16 +5,23 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "command/files.h"
 #include "command/flag_values.h"
 #include "command/run_main.h"
+#include "command/wrong_value.h"
 #include "gpipe/schedule/commands/comparison.h"
 #include "gpipe/schedule/commands/flags.h"
 #include "gpipe/schedule/drawing.h"
@@ -29,6 +36,9 @@ ABSL_FLAG(std::optional<double>, backward, std::nullopt,
           "Time of a whole backward. Default: both gradients together; splitting usually costs "
           "time, so a measured one is less.");
 ABSL_FLAG(double, transfer, 0, "Time of a transfer between two workers.");
+ABSL_FLAG(std::string, slowness, "",
+          "How many times as long each worker takes, such as 1,1,1,1.7 where the last of four "
+          "devices is slower. Default: all take as long.");
 ABSL_FLAG(double, memory, 0,
           "How many micro-batches of all its layers a worker may hold. Default, 0: any number.");
 ABSL_FLAG(double, tolerance, 0.05,
@@ -53,6 +63,26 @@ void interrupt(int) {
   errno = error;
 }
 
+std::vector<double> read_slowness(int64_t workers) {
+  const std::string text = absl::GetFlag(FLAGS_slowness);
+  std::vector<double> slowness;
+  if (text.empty()) return slowness;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    double value = 0;
+    if (!absl::SimpleAtod(item, &value) || !(value > 0) || !std::isfinite(value)) {
+      throw gpipe::command::wrong_value(
+          "slowness", text, absl::StrCat("'", item, "' is not a finite number above 0"));
+    }
+    slowness.push_back(value);
+  }
+  if (slowness.size() != static_cast<size_t>(workers)) {
+    throw gpipe::command::wrong_value("slowness", text,
+                                      absl::StrCat("it has ", slowness.size(), " numbers; give ",
+                                                   workers, ", one for each of --workers"));
+  }
+  return slowness;
+}
+
 gpipe::internal::ComparisonOptions read_flags() {
   using gpipe::internal::at_least;
   gpipe::internal::ComparisonOptions options;
@@ -75,10 +105,18 @@ gpipe::internal::ComparisonOptions read_flags() {
         gpipe::text::at_least(0.0, *backward, gpipe::internal::given(FLAGS_backward));
   }
   options.transfer = at_least(0.0, FLAGS_transfer);
+  options.slowness = read_slowness(options.workers);
   options.memory = at_least(0.0, FLAGS_memory);
   options.tolerance = at_least(0.0, FLAGS_tolerance);
   options.search = absl::GetFlag(FLAGS_search);
   options.budget = at_least(int64_t{0}, FLAGS_budget);
+  // SearchOptions::budget of the search with the most stages.
+  const int64_t least = 3 * options.workers * most * options.micro_batches;
+  if (options.search && options.budget > 0 && options.budget < least) {
+    throw std::invalid_argument(gpipe::internal::given(FLAGS_budget) + ": give at least " +
+                                std::to_string(least) +
+                                ", the actions of the largest schedule, or 0 for the default");
+  }
   return options;
 }
 

@@ -20,10 +20,14 @@ grep -q '"name": "zb-v"' "$TEST_TMPDIR/a.json" || fail "no zb-v in the file"
 BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --nosearch \
   --json=b.json >/dev/null
 [[ -s $TEST_TMPDIR/b.json ]] || fail "the file is not where the user is"
+# The first worker takes 1 + 2 for each micro-batch, the second twice as long: it is never idle but for the first
+# forward and the last backward of the other one.
+out=$("$compare" --workers=2 --micro_batches=4 --slowness=1,2 --nosearch)
+grep -qE '^1f1b +27\.00 ' <<<"$out" || fail "not slower: $out"
 # A whole backward of no time is one, too.
 out=$("$compare" --workers=2 --micro_batches=4 --backward=0 --nosearch)
 grep -qE '^1f1b +5\.00 ' <<<"$out" || fail "not a backward of 0: $out"
-# Numbers that no column has room for.
+# Numbers that are too wide for any column.
 out=$("$compare" --workers=2 --micro_batches=2 --forward=1e300 --nosearch --nodraw)
 awk 'length > 100 { exit 1 }' <<<"$out" || fail "lines of more than a screen: $out"
 
@@ -35,14 +39,20 @@ refuse() {  # <part of the message> <arguments>
   [[ $code == 2 ]] || fail "$*: exit code $code"
   grep -qF -- "$part" <<<"$out" || fail "$*: no '$part' in: $out"
 }
-# Each is told by the name of its flag.
+# Each mistake is reported with the name of its flag.
 refuse '--workers=0: give a whole number of at least 1' --workers=0
 refuse '--micro_batches=-3: give a whole number of at least 1' --micro_batches=-3
 refuse '--budget=-1: give a whole number of at least 0' --budget=-1
+refuse '--budget=1: give at least 384, the actions of the largest schedule, or 0' --budget=1
 for flag in forward input weight backward transfer memory tolerance; do
   refuse "--$flag=-1: give a finite number of at least 0" "--$flag=-1" --workers=2 --nosearch
   refuse "--$flag=nan: give a finite number of at least 0" "--$flag=nan" --workers=2
 done
+for list in 1 1,1,1 1,0 1,-1 1,nan 1,inf '1,,' 1,x; do
+  refuse "--slowness=$list: " --workers=2 --slowness="$list" --nosearch
+done
+refuse "--slowness=1,1,1: it has 3 numbers; give 2, one for each of --workers" --workers=2 --slowness=1,1,1
+refuse "--slowness=1,nan: 'nan' is not a finite number above 0" --workers=2 --slowness=1,nan
 refuse '--memory=0.5: none of these schedules fits; give 1' --workers=2 --memory=0.5 --nosearch
 refuse '--workers=4000000 --micro_batches=4000000: give smaller ones' --workers=4000000 \
   --micro_batches=4000000

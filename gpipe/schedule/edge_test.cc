@@ -46,7 +46,20 @@ TEST_P(EdgeTest, ReturnsOrThrowsWhatIsDocumented) {
 
 Rows generators() {
   Rows rows;
-  // Generators of two counts, and of three.
+  // Every generator of a name: one that has no use for costs refuses them, too.
+  for (const NamedSchedule& named : named_schedules()) {
+    for (double StageCost::*cost : {&StageCost::forward, &StageCost::backward,
+                                    &StageCost::input_gradient, &StageCost::weight_gradient}) {
+      rows.push_back(numbers("schedule_by_name and placement_by_name", "options.costs",
+                             [name = named.name, cost](double value) {
+                               NamedScheduleOptions options;
+                               options.costs.stage.*cost = value;
+                               schedule_by_name(name, 2, 2, options);
+                               placement_by_name(name, 2, options);
+                             }));
+    }
+  }
+  // Generators that take two counts, and three.
   using Two = Schedule (*)(int64_t, int64_t);
   for (const auto& [name, make] :
        std::vector<std::pair<std::string, Two>>{{"fill_drain", fill_drain},
@@ -416,6 +429,11 @@ TEST(EdgeTest, AScheduleOfOtherMicroBatchesIsRefused) {
   EXPECT_THROW(link_slack(Schedule::one_f_one_b(3, 4), three_stages(),
                           std::numeric_limits<double>::quiet_NaN()),
                std::invalid_argument);
+  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kBackward}) {
+    const Schedule half = Schedule::one_f_one_b(3, 4).only({kind});
+    EXPECT_THROW(peak_bytes(half, three_stages()), std::invalid_argument);
+    EXPECT_THROW(link_slack(half, three_stages(), 100), std::invalid_argument);
+  }
   const Schedule deeper = Schedule::one_f_one_b(4, 4);
   EXPECT_THROW(simulate(deeper, simulate_options(three_stages())), std::out_of_range);
   EXPECT_THROW(joined(deeper, simulate_options(three_stages())), std::out_of_range);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 
+#include "gpipe/schedule/search/searched.h"
 #include "gpipe/schedule/sequential.h"
 #include "text/closest.h"
 #include "text/quoted.h"
@@ -116,8 +117,10 @@ const Entry& find(std::string_view name) {
                               "; there are " + schedule_names());
 }
 
-// How many stages a worker of the schedule has.
+// How many stages a worker of the schedule has. Checks all options, also the costs of schedules
+// that have no use for them.
 int64_t stages_per_worker(const NamedSchedule& named, const NamedScheduleOptions& options) {
+  internal::check_costs(options.costs);
   const int64_t given = options.stages_per_worker;
   const auto fail = [&](const std::string& what) {
     throw std::invalid_argument("the schedule " + named.name + " has " + what + ", got " +

@@ -37,9 +37,10 @@ struct NamedScheduleOptions {
 
 // A generator for StepOptions::schedule() and the like. `stages` is the number of all stages, so a
 // schedule with v stages a worker has stages / v workers. Throws std::invalid_argument for an
-// unknown name (the message suggests the one that was probably meant, and lists all) and for stages
-// per worker that the schedule cannot have. The generator throws it for a number of stages that is
-// not a multiple of these (the message names the nearest multiples) and for counts below 1.
+// unknown name (the message suggests the one that was probably meant, and lists all), for stages
+// per worker that the schedule cannot have, and for costs that are negative or not finite, whether
+// the schedule depends on them or not. The generator throws it for a number of stages that is not a
+// multiple of these (the message names the nearest multiples) and for counts below 1.
 //
 // Example:
 //   pipe->step({input}, {target}, loss_fn, StepOptions().schedule(schedule_by_name("zb-h1")));

@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gpipe {
 namespace {
@@ -67,6 +71,44 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
               HasSubstr("takes the name of a schedule, got 'loop'; that placement is "
                         "Placement::loop(...)"));
   EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));
+}
+
+// A cost that is not a number once found the schedule that was made before it.
+TEST(NamedSchedules, EachRefusesCostsThatNoActionHasWhateverWasMadeBefore) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::pair<const char*, double& (*)(GeneratorCosts&)> kCosts[] = {
+      {"stage.forward", [](GeneratorCosts& c) -> double& { return c.stage.forward; }},
+      {"stage.backward", [](GeneratorCosts& c) -> double& { return c.stage.backward; }},
+      {"stage.input_gradient", [](GeneratorCosts& c) -> double& { return c.stage.input_gradient; }},
+      {"stage.weight_gradient",
+       [](GeneratorCosts& c) -> double& { return c.stage.weight_gradient; }},
+      {"transfer", [](GeneratorCosts& c) -> double& { return c.transfer; }}};
+  for (const NamedSchedule& named : named_schedules()) {
+    for (const int64_t micro_batches : {2, 5}) {  // DualPipeV searches where there are few
+      schedule_by_name(named.name, 4, micro_batches);
+      for (const auto& [cost, of] : kCosts) {
+        for (const double value : {std::nan(""), kInfinity, -kInfinity, -1.0}) {
+          SCOPED_TRACE(named.name + ": " + cost + " " + std::to_string(value));
+          NamedScheduleOptions options;
+          of(options.costs) = value;
+          const auto refused =
+              HasSubstr(cost + std::string(" must be finite and at least 0, got "));
+          EXPECT_THAT(complaint([&] { schedule_by_name(named.name, 4, micro_batches, options); }),
+                      refused);
+          EXPECT_THAT(complaint([&] { placement_by_name(named.name, 4, options); }), refused);
+        }
+      }
+    }
+  }
+  using Generator = Schedule (*)(int64_t, int64_t, const GeneratorCosts&);
+  for (const Generator make : {zb_h2, zb_v, v_half, v_min, dualpipe_v}) {
+    for (const int64_t micro_batches : {2, 5}) {
+      make(2, micro_batches, {});
+      GeneratorCosts costs;
+      costs.stage.backward = std::nan("");
+      EXPECT_THAT(complaint([&] { make(2, micro_batches, costs); }), HasSubstr("got nan"));
+    }
+  }
 }
 
 TEST(NamedSchedules, WrongOptionsSayTheNearestThatWork) {

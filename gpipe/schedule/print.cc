@@ -2,12 +2,14 @@
 // --micro_batches=8`.
 
 #include <algorithm>
+#include <cstddef>
 #include <iostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "command/flag_values.h"
 #include "command/run_main.h"
 #include "gpipe/schedule/commands/flags.h"
@@ -46,6 +48,17 @@ gpipe::Schedule read(const std::string& given) {
   return csv ? gpipe::schedule_from_csv(text) : gpipe::Schedule::from_text(text);
 }
 
+// The message without the name of the function that it may begin with, which means nothing to a
+// user of the program.
+std::string without_function(const std::string& message) {
+  const size_t colon = message.find(": ");
+  const bool has_name =
+      colon != std::string::npos &&
+      std::all_of(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(colon),
+                  [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == ':'; });
+  return has_name ? message.substr(colon + 2) : message;
+}
+
 gpipe::Schedule make() {
   if (!absl::GetFlag(FLAGS_file).empty()) return read(absl::GetFlag(FLAGS_file));
   const int64_t stages = at_least(int64_t{1}, FLAGS_stages);
@@ -55,11 +68,8 @@ gpipe::Schedule make() {
   try {
     return gpipe::schedule_by_name(absl::GetFlag(FLAGS_schedule), stages, micro_batches, options);
   } catch (const std::invalid_argument& error) {
-    // The name of the function means nothing to a user of the program.
-    const std::string text = error.what();
-    const size_t colon = text.find(": ");
-    throw std::invalid_argument(gpipe::internal::given(FLAGS_schedule) +
-                                (colon == std::string::npos ? ": " + text : text.substr(colon)));
+    throw std::invalid_argument(gpipe::internal::given(FLAGS_schedule) + ": " +
+                                without_function(error.what()));
   }
 }
 

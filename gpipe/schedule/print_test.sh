@@ -1,5 +1,5 @@
 #!/bin/bash
-# The program prints text, drawing and facts, and refuses what it does not know.
+# Tests that the program prints a schedule's text, drawing and facts, and refuses unknown flags and values.
 set -eu
 
 print=$1
@@ -42,6 +42,8 @@ refuse() {  # <part of the message> <arguments>
 
 refuse "--schedule=zbv: there is no schedule 'zbv' (did you mean zb-v?)" --schedule=zbv
 refuse '--schedule=zb-v: the schedule zb-v with 2 stages per worker needs a multiple' --schedule=zb-v --stages=3
+refuse "--schedule=x: y: there is no schedule 'x: y'; there are gpipe, fill-drain" --schedule='x: y'
+refuse '--schedule=zb-h1: at most 2^24 cells' --schedule=zb-h1 --stages=2 --micro_batches=99999999
 refuse '--stages=0: give a whole number of at least 1' --stages=0
 refuse '--micro_batches=0: give a whole number of at least 1' --micro_batches=0
 refuse '--stages_per_worker=-1: give a whole number of at least 0' --stages_per_worker=-1

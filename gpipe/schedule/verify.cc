@@ -76,7 +76,7 @@ class Problems {
 
  private:
   // One wrong action causes a few problems. An empty table of the largest size would cause 2^24:
-  // more than anybody reads, and more memory than the table.
+  // more than a user reads, and more memory than the table.
   static constexpr int64_t kMostTold = 100;
 
   std::vector<std::string> problems_;

@@ -64,7 +64,7 @@ std::string integer(const char* data) {
   return std::to_string(x);
 }
 
-// One number of one part: `type` is not complex.
+// The text of one real number, or of one part of a complex one.
 std::string number(c10::ScalarType type, const char* data) {
   switch (type) {
     case c10::kFloat:

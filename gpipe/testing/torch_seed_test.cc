@@ -10,7 +10,7 @@
 namespace gpipe::testing {
 namespace {
 
-// Both tests draw the same, whichever runs first.
+// Expects the same draws in both tests, whichever runs first.
 void expect_seeded() {
   const at::Tensor drawn = at::rand({8});
   at::manual_seed(test_seed());

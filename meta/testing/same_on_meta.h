@@ -27,7 +27,7 @@ class Trial {
 
   // Random numbers, or a meta tensor; a leaf whose gradient is compared.
   at::Tensor leaf(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);
-  // The same with another order of strides.
+  // As above, with the strides of another memory format.
   at::Tensor leaf(at::IntArrayRef sizes, c10::MemoryFormat format);
   // Random numbers without gradient.
   at::Tensor data(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);

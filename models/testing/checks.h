@@ -12,17 +12,18 @@
 
 namespace gpipe::models::testing {
 
-// Builds the model of one golden case, in any state; the check casts and fills it.
+// Builds the model of one golden case, with any values; the check casts and fills it.
 using Build = std::function<torch::nn::Sequential()>;
 
-// Compares the structure, and every number of the golden case with each of its fills.
+// Compares the model's structure, and with each fill every number, with the golden case.
 void expect_golden(const std::string& label, const Build& build);
 
 // Compares the golden pipeline run of this label with checkpoint "never" with the plain model, run
 // micro-batch by micro-batch.
 void expect_golden_micro_batched(const std::string& label, const Build& build);
 
-// "1>2 0>2": from which partition to which each skip goes; the one stashed last comes first.
+// "1>2 0>2": for each skip the partitions from and to which it goes; the skip stashed last comes
+// first.
 std::string skip_partitions(const torch::nn::Sequential& model,
                             const std::vector<int64_t>& balance);
 

@@ -47,7 +47,7 @@ double abs_sum(const at::Tensor& tensor) {
 
 double max_abs(const at::Tensor& tensor) { return tensor.detach().abs().max().item<double>(); }
 
-// Collects what differs.
+// Collects the differences.
 class Differences {
  public:
   explicit Differences(double tolerance) : tolerance_(tolerance) {}

@@ -42,7 +42,7 @@ at::Tensor golden_target(const std::string& loss, at::IntArrayRef output_shape);
 at::Tensor golden_loss(const std::string& loss, const at::Tensor& output, const at::Tensor& target);
 at::Tensor golden_loss(const std::string& loss, const at::Tensor& output);
 
-// What is compared of an output.
+// The numbers of an output that are compared.
 struct Record {
   std::vector<int64_t> shape;  // empty in a golden record: not recorded
   double sum = 0, abs_sum = 0, weighted_sum = 0;
@@ -51,19 +51,19 @@ struct Record {
 };
 Record record(const at::Tensor& output);
 
-// What is compared of all parameters' gradients.
+// The numbers of all parameters' gradients that are compared.
 struct GradientRecord {
   double total_sum = 0, total_abs_sum = 0;
   std::vector<double> first_parameter, last_parameter;  // their first elements
   double first_max_abs = 0, last_max_abs = 0;           // 0 in a golden record
-  // The sum of each parameter's |gradient|; empty: not recorded. Golden ones of 0 are zero by
-  // mathematics (the bias of a batch norm that only another batch norm reads), so that what is
-  // computed is rounding noise.
+  // The sum of each parameter's |gradient|; empty: not recorded. A golden sum of 0 is zero by
+  // mathematics (the bias of a batch norm that only another batch norm reads), so the computed sum
+  // is rounding noise.
   std::vector<double> abs_sums;
 };
 GradientRecord record_gradients(const torch::nn::Module& module);
 
-// What is compared of all batch norms' buffers.
+// The numbers of all batch norms' buffers that are compared.
 struct BufferRecord {
   double mean_sum = 0, mean_abs_sum = 0, var_sum = 0;
   int64_t batches = 0;
@@ -83,9 +83,9 @@ std::vector<TraceEntry> trace(torch::nn::Sequential model, const at::Tensor& inp
 std::vector<double> sgd_losses(torch::nn::Sequential model, const at::Tensor& input,
                                const std::string& loss, int64_t steps);
 
-// "" if `actual` agrees with `golden` to `tolerance`, else what differs and by how much. Elements
-// are compared relative to the largest one, sums relative to the sum of absolute values, other
-// numbers relative to the golden one.
+// Returns "" if `actual` agrees with `golden` to `tolerance`, else the differences and their sizes.
+// Elements are compared relative to the largest one, sums relative to the sum of absolute values,
+// other numbers relative to the golden one.
 std::string difference(const Record& actual, const Record& golden, double tolerance);
 std::string difference(const GradientRecord& actual, const GradientRecord& golden,
                        double tolerance);

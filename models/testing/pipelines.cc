@@ -47,7 +47,7 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
     torch::manual_seed(1);
     return make();
   };
-  // As many as the plain model has: another number sums in another order
+  // The plain model must have as many threads as a stage: another number sums in another order
   // (docs/guide/17-same-training.md).
   const int64_t threads = at::get_num_threads();
   const at::Tensor input = at::rand(input_shape);
@@ -88,7 +88,7 @@ void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequen
   balances.push_back({1, layers - 2, 1});
   balances.push_back({2, 1, layers - 3});
 
-  // For each order in which gradients are added up.
+  // The result of the plain model for each order in which gradients are added up.
   StepResult expected[2];
   Tensors expected_gradients[2];
   for (const BackwardOrder order : {BackwardOrder::kAscending, BackwardOrder::kDescending}) {

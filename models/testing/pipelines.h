@@ -1,4 +1,4 @@
-// Pipelines: what the tests of networks that hand several tensors from layer to layer share.
+// Pipelines: the common checks of tests of networks that pass several tensors from layer to layer.
 #ifndef MODELS_TESTING_PIPELINES_H_
 #define MODELS_TESTING_PIPELINES_H_
 
@@ -27,8 +27,8 @@ void expect_pipeline_equals_plain_model(const std::function<torch::nn::Sequentia
 // A model's loss function: it may use the model's parameters.
 using MakeLoss = std::function<LossFn(const torch::nn::Sequential& model)>;
 
-// The same with any inputs, target and loss, in four micro-batches, for many balances (all those of
-// two partitions, some of more, one layer each), for every checkpoint mode, and for fill-drain,
+// The same with any inputs, target and loss, in four micro-batches, for many balances (all of two
+// partitions, some of more, and one layer in each), for every checkpoint mode, and for fill-drain,
 // 1F1B and random tables. Micro-batches count by their rows.
 void expect_every_table_equals_plain_model(const std::function<torch::nn::Sequential()>& make,
                                            const Tensors& inputs, const at::Tensor& target,

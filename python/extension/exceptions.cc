@@ -23,7 +23,7 @@ namespace py = pybind11;
   throw python_error(std::move(error));
 }
 
-// The type is ours, and the traceback shows the user's.
+// Without the C++ type of the layer, which is ours: the traceback shows the user's type.
 std::string without_our_type(const std::string& where) {
   return where.substr(0, where.find(", a gpipe::python::"));
 }
@@ -32,26 +32,26 @@ void add_note(const std::exception& error, const std::string& where) {
   const auto* of_python = dynamic_cast<const python_error*>(&error);
   if (of_python == nullptr || of_python->value == nullptr) return;
   const WithGil gil;
-  // PyErr_Fetch gives the arguments instead of the exception where C code has raised it.
+  // PyErr_Fetch gives the arguments instead of the exception if C code has raised it.
   auto* changed = const_cast<python_error*>(of_python);
   PyErr_NormalizeException(&changed->type, &changed->value, &changed->traceback);
   try {
     py::handle(changed->value).attr("add_note")("GPipe: " + without_our_type(where));
-  } catch (const py::error_already_set&) {  // a class of the user's may refuse it
+  } catch (const py::error_already_set&) {  // a class of the user's may refuse notes
   }
 }
 
 void check_signals() {
-  // The workers stay where they are until the process is gone. Whoever asks for the GIL while the
-  // interpreter ends is ended in the middle of its C++ functions, and with it the process.
+  // The workers stay where they are until the process is gone. A thread that asks for the GIL while
+  // the interpreter ends is ended in the middle of its C++ functions, and the process with it.
   if (internal::exiting() && !internal::on_exiting_thread()) return;
   // On the main thread Python runs its handlers of signals here, elsewhere nothing.
   const WithGil gil;
   if (PyErr_CheckSignals() != 0) throw_current();
 }
 
-// torch._C.OutOfMemoryError is what torch.OutOfMemoryError is; torch.linalg's is _LinAlgError
-// there.
+// An exception class of torch by its name in torch._C: OutOfMemoryError is torch.OutOfMemoryError,
+// _LinAlgError is torch.linalg.LinAlgError.
 py::object of_torch(const char* name) { return py::module_::import("torch._C").attr(name); }
 
 template <typename Error>

@@ -1,5 +1,5 @@
-// Exceptions: a Python exception on its way through the pipeline and back, and the pipeline's own
-// ones as Python's.
+// Exceptions: carries Python's exceptions through the pipeline and back, and turns C++ ones into
+// Python's.
 #ifndef PYTHON_EXTENSION_EXCEPTIONS_H_
 #define PYTHON_EXTENSION_EXCEPTIONS_H_
 
@@ -13,8 +13,8 @@ namespace gpipe::python {
 // Requirements: the caller holds the GIL.
 [[noreturn]] void throw_on(pybind11::error_already_set& error);
 
-// For the whole process, once: exceptions of Python are given a note (add_note) with their stage,
-// micro-batch and layer, C++ exceptions become Python's, and a run ends at Ctrl-C.
+// Call it once for the whole process. From then on Python's exceptions get a note (add_note) with
+// their stage, micro-batch and layer, C++ exceptions become Python's, and Ctrl-C ends a run.
 void install_exceptions();
 
 }  // namespace gpipe::python

@@ -11,7 +11,7 @@ std::atomic<int64_t> acquisitions{0};
 // its C++ functions.
 bool ending() { return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0; }
 
-// The PyThreadState of a thread of ours.
+// The PyThreadState of a thread that Python has not made.
 struct KeptThreadState {
   bool made = false;
 
@@ -25,7 +25,7 @@ struct KeptThreadState {
     if (!made || ending()) return;
     PyGILState_Ensure();
     PyGILState_Release(PyGILState_LOCKED);
-    PyGILState_Release(PyGILState_UNLOCKED);  // the last one: it goes
+    PyGILState_Release(PyGILState_UNLOCKED);  // the last release frees it
   }
 };
 

@@ -1,4 +1,4 @@
-// The GIL: who releases it, and who takes it.
+// The GIL: where it is released, and where it is taken.
 //
 // A call from Python releases it in one place, without_gil(), and holds it nowhere else while it
 // waits. Workers take it to run Python's code (WithGil) and to drop Python's objects (Held).

@@ -20,7 +20,7 @@ class Layer : public Mirror {
  public:
   using Mirror::Mirror;
 
-  // What the module is given and gives, from the layer before to the next one.
+  // Sets the forms of the module's input, which the layer before determines, and of its output.
   void connect(std::shared_ptr<const Form> takes, std::shared_ptr<Form> gives);
 
   // Calls the Python module, hooks included. Throws its exception as python_error, and a
@@ -38,10 +38,10 @@ struct MadeLayer {
 };
 MadeLayer make_layer(const pybind11::object& module);
 
-// For Python's skippable modules, which are called by a layer, or outside of all pipelines.
+// For Python's skippable modules: whether a layer of a pipeline calls them.
 bool in_layer();
-// None is a payload, too. Throws c10::Error for a module that no layer has registered, and as
-// Skippable's.
+// None is a payload, too. Both throw c10::Error for a module that no layer has registered, and what
+// Skippable's stash() and pop() throw.
 void stash(pybind11::handle module, const std::string& name, pybind11::handle tensor);
 pybind11::object pop(pybind11::handle module, const std::string& name);
 

@@ -14,8 +14,8 @@ namespace {
 
 namespace py = pybind11;
 
-// LibTorch lets nobody replace a registered buffer. An explicit instantiation may name a private
-// member.
+// LibTorch has no function that replaces a registered buffer. This is one: an explicit
+// instantiation may name a private member.
 torch::OrderedDict<std::string, at::Tensor>& buffers_of(torch::nn::Module& module);
 template <auto kMember>
 struct BuffersOf {
@@ -62,7 +62,7 @@ void take_over(const std::vector<std::pair<PyObject*, const at::Tensor*>>& now,
   for (const auto& [name, tensor] : now) known.insert(py::str(name), *tensor);
 }
 
-// The namespace of each number of Python's.
+// The namespace for the number of a namespace of Python.
 const skip::Namespace& namespace_of(int64_t number) {
   static auto* const namespaces = new std::map<int64_t, skip::Namespace>();  // the GIL guards it
   return (*namespaces)[number];
@@ -85,7 +85,8 @@ void Mirror::update() {
   update_tensors();
   update_children();
   const bool training = py::cast<bool>(module_.get().attr("training"));
-  // Its own mode only, which LibTorch sets with those of all within.
+  // Only this module's mode changes. LibTorch's train() also sets those of the modules within,
+  // which take theirs back.
   if (training == is_training()) return;
   torch::nn::Module::train(training);
   for (const auto& child : children()) static_cast<Mirror&>(*child).update();

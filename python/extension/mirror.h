@@ -39,7 +39,7 @@ class Mirror : public torch::nn::Module {
   Mirror* find(pybind11::handle module);
 
   virtual skip::Skippable* skippable() { return nullptr; }
-  // Skippable's own are protected.
+  // They give access to Skippable's stash() and pop(), which are protected.
   virtual void stash_tensor(const std::string& name, at::Tensor tensor);
   virtual at::Tensor pop_tensor(const std::string& name);
 

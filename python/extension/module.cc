@@ -29,7 +29,8 @@ using gpipe::python::StepSettings;
 // Layers that run are given this time before the interpreter ends.
 constexpr std::chrono::seconds kExitPatience{10};
 
-// Read in the file, before it is loaded: with another torch that would fail, or crash.
+// Python reads this text in the file before it loads it: with another torch, loading would fail or
+// crash.
 constexpr char kBuiltFor[] = "gpipe-built-for-torch " TORCH_VERSION "\n";
 
 std::vector<std::string> schedule_names() {
@@ -50,7 +51,7 @@ PYBIND11_MODULE(_gpipe, m) {
   m.def("is_checkpointing", &gpipe::is_checkpointing);
   m.def("is_recomputing", &gpipe::is_recomputing);
   m.def("gil_acquisitions", &gpipe::python::gil_acquisitions);
-  // From then on workers wait at their next action until the process is gone.
+  // After this call, workers wait at their next action until the process is gone.
   m.def("shut_at_exit",
         [] { gpipe::python::without_gil([] { gpipe::internal::shut_exit_gate(kExitPatience); }); });
 

@@ -77,7 +77,7 @@ class Pipeline {
              const StepSettings& settings, bool training, bool backward);
 
   std::vector<std::shared_ptr<Layer>> layers_;
-  // [k] what goes into layer k, and last what comes out of the model.
+  // [k] is the form of layer k's input, and the last one that of the model's output.
   std::vector<std::shared_ptr<Form>> forms_;
   GPipe pipe_{nullptr};
 };

@@ -7,7 +7,7 @@
     loss = model.step(input, target, nn.functional.mse_loss, schedule="zb-h1").loss
 
 GPipe           the pipeline
-StepResult      what a step gives
+StepResult the result of a step
 skip            layers that pass tensors to a much later layer
 torchgpipe      the names, arguments and state-dict keys of torchgpipe 0.0.7
 """

@@ -20,7 +20,7 @@ CHECKPOINTS = ("always", "except_last", "never")
 
 @dataclass(frozen=True)
 class StepResult:
-    """What `step` and `evaluate` give.
+    """The result of `step` and `evaluate`.
 
     loss: of the mini-batch, a float.
     losses: of each micro-batch, as the loss function gave them.
@@ -47,7 +47,7 @@ def devices_for(partitions: int, devices: Optional[Sequence[Device]]) -> list[to
 
 
 class Pipelined(nn.Module):
-    """What both faces of the pipeline (gpipe.GPipe, gpipe.torchgpipe.GPipe) have in common.
+    """The common base of both interfaces of the pipeline (gpipe.GPipe, gpipe.torchgpipe.GPipe).
 
     A derived class registers the layers, sets what `_settings` needs, and says in `_named_layers`
     which layers there are.
@@ -104,7 +104,7 @@ class Pipelined(nn.Module):
         output = pipeline.forward(input, self.training)
         for tensor in output if isinstance(output, tuple) else (output,):
             if tensor.grad_fn is not None:
-                # The backward needs the pipeline, also where nobody else has it any more.
+                # The backward needs the pipeline, even if nothing else refers to it any more.
                 tensor.grad_fn.metadata["gpipe"] = pipeline
                 break
         return output
@@ -192,7 +192,7 @@ class Pipelined(nn.Module):
     def cpu(self) -> Pipelined:
         self._refuse_to_move()
 
-    # Copies and pickles are made again of their layers.
+    # A copy, or an unpickled pipeline, is made again from its layers.
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -287,7 +287,7 @@ class GPipe(Pipelined):
                 "module with duplicate children is not supported: a layer that is to run twice "
                 "needs a module of its own, which may have the same parameters"
             )
-        # As they are: register_module refuses names that this class has attributes of.
+        # Without register_module, which refuses names that this class has attributes of.
         self._modules.update(layers)
         if sum(self._balance) == len(layers):  # otherwise _make says what is wrong
             place(list(layers.values()), self._balance, self._devices)

@@ -57,7 +57,7 @@ class Namespace:
         return isinstance(other, Namespace) and self.number == other.number
 
     def __lt__(self, other: object) -> bool:
-        # After the default namespace.
+        # None, the default namespace, comes before all others.
         return isinstance(other, Namespace) and self.number < other.number
 
 
@@ -91,7 +91,7 @@ _thread = threading.local()
 
 
 def current_skip_tracker() -> SkipTracker:
-    """That of the calling thread."""
+    """The tracker of the calling thread."""
     if not hasattr(_thread, "tracker"):
         _thread.tracker = SkipTracker()
     return _thread.tracker
@@ -99,7 +99,7 @@ def current_skip_tracker() -> SkipTracker:
 
 @contextlib.contextmanager
 def use_skip_tracker(tracker: SkipTracker) -> Iterator[None]:
-    """Skips of the calling thread are kept there for as long as the context lasts."""
+    """Skips of the calling thread are kept in `tracker` for as long as the context lasts."""
     former = current_skip_tracker()
     _thread.tracker = tracker
     try:
@@ -149,7 +149,7 @@ class Skippable(nn.Module):
         return self
 
     def forward(self, input: Any) -> Any:
-        """The module's. Raises RuntimeError unless it uses exactly the names that it declares."""
+        """Calls the module's forward. Raises RuntimeError unless it uses exactly the names that it declares."""
         stashed: dict[str, Optional[Tensor]] = {}
         popped: set[str] = set()
         available = {name: self._take(name) for name in sorted(self.poppable_names)}

@@ -1,4 +1,4 @@
-"""gpipe.GPipe: results, and what it sees of its layers."""
+"""gpipe.GPipe: its results, and its view of the layers."""
 
 import copy
 import gc
@@ -25,7 +25,7 @@ def gradients(module):
 
 
 def plain_step(model, input, target, chunks):
-    """As a loop over micro-batches; returns the loss."""
+    """A step as a loop over micro-batches; returns the loss."""
     model.zero_grad()
     loss = 0.0
     for x, y in zip(input.chunk(chunks), target.chunk(chunks)):
@@ -47,7 +47,7 @@ def test_forward_and_backward_are_those_of_the_plain_model(balance, checkpoint):
     input.grad = None
     output = GPipe(model, balance, chunks=4, checkpoint=checkpoint)(input)
     assert torch.equal(output, plain)
-    output.sum().backward()  # also where nobody else has the pipeline any more
+    output.sum().backward()  # also if nothing else refers to the pipeline any more
     assert torch.equal(input.grad, input_gradient)
     assert all(map(torch.allclose, gradients(model), expected))
 

@@ -99,7 +99,7 @@ GPipe(nn.Sequential(nn.Linear(8, 8), Exits()), [1, 1])(input)
 
 
 def test_a_forked_child_may_use_torch_and_end():
-    # As DataLoader's workers do.
+    # Forks as DataLoader does for its workers.
     ended = python(
         PIPELINE
         + """

@@ -181,7 +181,7 @@ def check_program(seed):
     assert torch.equal(result.outputs, torch.cat(outputs).detach()), what
     check_same(state(pipe), state(plain), what)
 
-    # And through autograd, in evaluation mode.
+    # Compares also through autograd, in evaluation mode.
     plain.eval()
     pipe.eval()
     assert torch.equal(pipe(input), torch.cat([plain(x) for x, _ in batches])), what

@@ -21,7 +21,7 @@ def linears(count=2):
 def test_1_2_block_partitions():
     assert blockpartition.solve([1, 2, 3, 4, 5, 6], partitions=2) == [[1, 2, 3, 4], [5, 6]]
     assert blockpartition.solve([0, 0], partitions=2) == [[0], [0]]
-    # Where torchgpipe's gives an empty block, overlapping ones, or never ends.
+    # torchgpipe's solver gives an empty block here, overlapping ones, or never ends.
     assert blockpartition.solve([1, 1, 2, 2], 3) == [[1, 1], [2], [2]]
     blocks = blockpartition.solve([1, 1, 1, 1, 2, 2], 5)
     assert len(blocks) == 5 and sum(blocks, []) == [1, 1, 1, 1, 2, 2]
@@ -44,7 +44,7 @@ def test_5_balance_by_time():
             time.sleep(self.seconds)
             return input
 
-    # One pass; what a loaded machine adds to each is little beside a factor of ten.
+    # One pass suffices: delays of a loaded machine are small beside a factor of ten.
     model = nn.Sequential(Sleeps(0.05), Sleeps(0.05), Sleeps(0.05), Sleeps(1.0))
     assert balance_by_time(2, model, torch.rand(1), timeout=0.1, device="cpu") == [3, 1]
 

@@ -21,7 +21,7 @@ def _toolkit(repository_ctx):
         # Somebody pointed us to it: not to be passed over in silence.
         lacking = _lacks(repository_ctx, asked) if asked.startswith("/") else "/ at its beginning"
         if lacking:
-            fail("\ngpipe.cuda(path = \"{}\") in MODULE.bazel is no CUDA Toolkit: it has no {}.".format(asked, lacking))
+            fail("\ngpipe.cuda(path = \"{}\") in MODULE.bazel is not a CUDA Toolkit: it has no {}.".format(asked, lacking))
         return asked
     candidates = ["/usr/local/cuda"]
     nvcc = repository_ctx.which("nvcc")

@@ -111,7 +111,7 @@ find_torch() {
     # A folder may be put together of two. The library has its version as a text.
     grep -aqF -- "${version}" "${torch}/lib/libtorch_cpu.so" || die "LIBTORCH_ROOT=${root} has headers of LibTorch ${version}, but ${torch}/lib/libtorch_cpu.so is of another version." \
       "Unpack one version into a folder of its own and set LIBTORCH_ROOT to that, or unset it."
-    # The new ABI's strings and lists have it in their names.
+    # In the new ABI, the names of strings and lists contain __cxx11.
     grep -q __cxx11 "${torch}/lib/libc10.so" || die "LIBTORCH_ROOT=${root} was built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), which GPipe is not." \
       "Set it to a LibTorch with the new ABI (\"cxx11 ABI\"; all of 2.7 and later are), or unset it."
     return 0

@@ -187,7 +187,7 @@ check "no pip" 1 "apt-get install python3-pip" NO_PIP=1 fetch
 check "cache not writable" 1 "cannot write to /proc/nowhere" GPIPE_CACHE=/proc/nowhere fetch
 check "no network" 1 "no such host" fetch
 check "no network, what to do" 1 "LIBTORCH_ROOT" fetch
-check "an interrupted download is no LibTorch" 3 "" find
+check "an interrupted download is not a LibTorch" 3 "" find
 check "a disk that fills" 1 "the disk of ${root}/cache was full" PIP_SAYS="OSError: [Errno 28] No space left on device" fetch
 # shellcheck disable=SC2016 # expanded by that script
 printf '#!/usr/bin/env bash\n[[ -e %q ]] && free=0\nprintf "a b c d\\n1 2 3 %%s\\n" "${free:-99999999}"\n' \

@@ -5,7 +5,7 @@ set -euo pipefail
 
 requirements="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/requirements.txt"
 version="$(sed -n 's/^plotly==\([0-9.]*\).*/\1/p' "${requirements}")"
-# Without HOME, ~ is what the list of users says.
+# Without HOME, ~ is the folder in the list of users.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 cached="${cache}/plotly-${version}"
@@ -18,7 +18,7 @@ die() {
 [[ ${cache} == /* ]] || die "the cache ${cache} (GPIPE_CACHE) does not begin with a /: Bazel calls this in another folder." \
   "Set it to the whole path, such as ${HOME}/my-cache."
 
-# disk_full: ends where that is why something failed. The log may then be cut short.
+# disk_full: ends with a message if a full disk was the cause of a failure. The log may then be cut short.
 disk_full() {
   [[ -s ${cached}.log ]] && ! grep -qiE 'no space left|disk quota exceeded|disk full' "${cached}.log" && return 0
   die "the disk of ${cache} is full: Plotly needs 40 MB there." \

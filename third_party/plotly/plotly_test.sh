@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# plotly.sh with a made-up pip: found, fetched once, refused.
+# Tests plotly.sh with a made-up pip: the library is found, fetched once, or refused.
 set -uo pipefail
 
 script="${PWD}/third_party/plotly/plotly.sh"

@@ -25,7 +25,7 @@ precompile() {
 }
 precompile
 stamp="$(cat h.stamp)"
-[[ ${stamp} =~ ^//\ [0-9a-f]{64}$ ]] || fail "the stamp is no comment with a hash: ${stamp}"
+[[ ${stamp} =~ ^//\ [0-9a-f]{64}$ ]] || fail "the stamp is not a comment with a hash: ${stamp}"
 
 # As tools/build_defs/cc.bzl does.
 compile=(g++ -std=c++17 -O1 -I. -include h.h -include h.stamp -Winvalid-pch -MD -MF depends -c source.cc -o source.o)

@@ -39,8 +39,8 @@ sys.path.insert(0, str(HERE))
 import starlark  # noqa: E402
 from versions import LANGUAGE_RULES, LANGUAGE_SYMBOLS, LOADS, VERSIONS  # noqa: E402
 
-# What the programs that repository rules run would answer, on a machine with a CUDA Toolkit and on one without, whose
-# LibTorch lies in a path with spaces.
+# The answers of the programs that repository rules run, on a machine with a CUDA Toolkit, and on
+# one without, whose LibTorch is in a path with spaces.
 ANSWERS = {
     "compiler.sh": {True: "gcc 12\n", False: "gcc 12\n"},
     "libtorch.sh": {
@@ -52,7 +52,8 @@ ANSWERS = {
 }
 TOOLKIT = "/usr/local/cuda"
 
-# Rulesets that Bazel or Debian brings in WORKSPACE mode: not libraries that both kinds of workspace must name.
+# Rulesets that Bazel or Debian brings in WORKSPACE mode. They are not libraries, which both kinds
+# of workspace must name.
 RULESETS = re.compile(r"rules_\w+|bazel_skylib|platforms|remote_coverage_tools")
 
 LOADING = object()
@@ -60,7 +61,7 @@ REPORTED = "this file does not load, as was said already"
 BUILD_NAMES = ("BUILD.bazel", "BUILD")
 STUBS = "stubs.star"
 
-# Starlark has them, so what files get under these names is called otherwise in stubs.star.
+# Starlark has these names itself, so stubs.star has other names for what files get under them.
 RENAMED = {name: name + "_" for name in ("json", "print", "set", "str", "struct")}
 
 STRUCTS = starlark.Globals.extended_by([starlark.LibraryExtension.StructType, starlark.LibraryExtension.Json])
@@ -99,7 +100,7 @@ class Workspace:
         self.ignored = [folder / line for line in ignored.read_text().split()] if ignored.exists() else []
 
     def files(self, suffixes):
-        """Files that a package of this workspace may have, by the ends of their names."""
+        """The files with these endings that belong to packages of this workspace."""
         for folder, folders, names in os.walk(self.folder):
             here = Path(folder)
             folders[:] = sorted(
@@ -143,7 +144,7 @@ class Loader:
                 folders.add(Path(folder))
         workspaces = [Workspace(self.root, folder) for folder in sorted(folders)]
         for workspace in workspaces:
-            # Before MODULE.bazel is run, for those that depend on it.
+            # The module's name is read before MODULE.bazel is run, for modules that depend on it.
             for file in ("MODULE.bazel", "WORKSPACE"):
                 if (workspace.folder / file).exists() and not workspace.name:
                     named = re.search(r'\b(?:module|workspace)\(\s*name = "(\w+)"', (workspace.folder / file).read_text())
@@ -166,7 +167,7 @@ class Loader:
         )
         for context, members in (
             ("package", [*self.bazel.rules, *self.bazel.native_functions]),
-            # Both are asked about the workspace; a module extension has none.
+            # Both functions ask about the workspace, which a module extension does not have.
             ("extension", ["existing_rule", "existing_rules"]),
             ("workspace", ["existing_rule", "existing_rules", *self.bazel.workspace]),
         ):
@@ -191,7 +192,7 @@ class Loader:
         return text + (f'load("stubs", {", ".join(others)})\n' if others else "")
 
     def _external(self, repository, file):
-        """A file of another repository, as far as it is known."""
+        """The known contents of a file of another repository."""
         key = f"{repository}//{file}"
         if key not in self._internal:
             names = sorted(set(self.bazel.externals[repository, file]))
@@ -211,7 +212,7 @@ class Loader:
     # --- Running a file ---------------------------------------------------------------------------------------------
 
     def _run(self, shown, text, dialect, prelude, phase, load):
-        """Runs a file. Returns its module; None where it fails, which is reported."""
+        """Runs a file. Returns its module; if it fails, reports that and returns None."""
         before, self.phase = self.phase, phase
         module = starlark.Module()
         try:
@@ -226,7 +227,7 @@ class Loader:
             self.phase = before
 
     def _file_loader(self, context, workspace, package):
-        """What `load` does in a file of that package."""
+        """The function `load` for a file of that package."""
 
         def load(label):
             if label in self._internal:
@@ -275,7 +276,7 @@ class Loader:
         return self._load_path(path, context, workspace, folder)
 
     def _module(self, repository, workspace):
-        """The workspace in this tree that another knows by that name."""
+        """The workspace in this tree that another workspace knows by that name."""
         folder = workspace.overrides.get(repository)
         for each in self.workspaces:
             if each.folder == folder or (not workspace.is_module and each is self.main and each.name == repository):
@@ -307,7 +308,8 @@ class Loader:
         return self._frozen[key]
 
     def _check_visible(self, repository, label, workspace):
-        # Extensions are loaded for the names of their tags before MODULE.bazel says what is visible, and later again.
+        # Extensions are loaded twice: for the names of their tags before MODULE.bazel says what is
+        # visible, and later again.
         if not workspace.is_module or not workspace.understood or self.resolving or repository in ("", "bazel_tools"):
             return
         if repository not in workspace.visible and repository not in self.repositories:
@@ -318,7 +320,7 @@ class Loader:
     # --- Packages ---------------------------------------------------------------------------------------------------
 
     def _build(self, shown, text, workspace, package, folder):
-        """Loads one BUILD file; `folder` is None where no files can be looked at."""
+        """Loads one BUILD file; `folder` is None if its files are not known."""
         self.package = folder
         self.names = set()
         self.owner = self.makers[workspace] if isinstance(workspace, str) else workspace
@@ -347,7 +349,8 @@ class Loader:
             self._made_packages()
         for path in workspace.files(("BUILD.bazel", "BUILD")):
             package = package_of(path, workspace)
-            # BUILD files of other repositories, such as system.BUILD.bazel, are not of this package.
+            # BUILD files for other repositories, such as system.BUILD.bazel, do not belong to this
+            # package.
             folder = path.parent if path.name in BUILD_NAMES else None
             self._build(str(path.relative_to(self.root)), path.read_text(), workspace, package, folder)
         for path in workspace.files((".bzl",)):
@@ -383,12 +386,13 @@ class Loader:
         path = workspace.folder / "MODULE.bazel"
         shown = str(path.relative_to(self.root))
         text = path.read_text()
-        # Known before it runs, since the extension's file is one of theirs.
+        # The overrides are read before the file runs, because the extension's file is in one of
+        # these modules.
         for name, folder in re.findall(r'local_path_override\(\s*module_name = "([\w.-]+)",\s*path = "([^"]+)"', text):
             workspace.overrides[name] = (workspace.folder / folder).resolve()
             workspace.visible.setdefault(name, False)
         extensions = sorted(set(re.findall(r'use_extension\(\s*"([^"]+)",\s*"(\w+)"', text)))
-        # Extensions of modules that are not in this tree are not known: use_extension then says so.
+        # Extensions of modules outside this tree are not known; use_extension then reports that.
         prelude = "".join(
             f'load("{label}", extension_{i} = "{name}")\n' for i, (label, name) in enumerate(extensions)
         )
@@ -397,7 +401,7 @@ class Loader:
         prelude += f"use_extension = stub_use_extension_of({{{table}}})\n"
         prelude += self._loads([name for name in self.bazel.module if name != "use_extension"])
         load = self._file_loader("extension", workspace, "")
-        # Where it fails it is silent about the rest, of which nothing is then said.
+        # If it fails, the rest of the file is not run, and mistakes in it are not reported.
         workspace.understood = self._run(shown, text, MODULE, prelude, "module", load) is not None
         self.loaded.add(shown)
 
@@ -411,7 +415,7 @@ class Loader:
         return target, repository[2]
 
     def _run_extensions(self, root):
-        """Runs the extensions that a root module and what it depends on in this tree use."""
+        """Runs the extensions that a root module and its dependencies in this tree use."""
         modules = [root] + [each for each in self.workspaces if each.folder in root.overrides.values()]
         wanted = {}  # (workspace, label, name) -> [(module, key)]
         for module in modules:
@@ -440,7 +444,7 @@ class Loader:
                     )
 
     def _check_step(self, workspace, defined):
-        """A library that one kind of workspace has and the other has not."""
+        """Reports libraries that only one kind of workspace has."""
         visible = {name for name in workspace.visible if not RULESETS.fullmatch(name)}
         defined = {name for name in defined if not RULESETS.fullmatch(name)}
         for names, has, lacks in ((defined - visible, "WORKSPACE", "MODULE.bazel"), (visible - defined, "MODULE.bazel", "WORKSPACE")):
@@ -451,7 +455,8 @@ class Loader:
                     [],
                 )
 
-    # --- What stubs ask of the host ---------------------------------------------------------------------------------
+    # --- What stubs ask of the host
+    # ---------------------------------------------------------------------------------
 
     def _in_package(self, what):
         if self.phase != "package":

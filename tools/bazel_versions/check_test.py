@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check.py finds what is planted, in the versions of Bazel that lack it and in no other. Run by tools/lint."""
+"""Tests that check.py finds planted mistakes, in exactly the versions of Bazel that reject them. Run by tools/lint."""
 
 import io
 import shutil
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from check import LIBTORCH, check  # noqa: E402
 
-# A small project in which all is well.
+# A small project without mistakes.
 PROJECT = {
     "MODULE.bazel": """\
 module(name = "project")
@@ -81,7 +81,8 @@ sh_test(name = "test", srcs = glob(["*.sh"]))
     "test.sh": "",
 }
 
-# What is planted: file, text to be replaced (None: the end of the file), text, the versions that reject it, where, why.
+# The planted mistakes: file, text to be replaced (None: the end of the file), text, the versions
+# that reject it, where, why.
 ALL, NONE = "7 8 9", ""
 PLANTED = [
     # Names that a version lacks.
@@ -119,13 +120,13 @@ PLANTED = [
     # A repository rule that writes it.
     ("extensions.bzl", "@rules_cc//cc:defs.bzl", "@rules_cc//cc:none.bzl", ALL, "@thing//BUILD.bazel:1", "none.bzl"),
     ("extensions.bzl", "load(\\\"@rules_cc//cc:defs.bzl\\\", \\\"cc_library\\\")", "", "9", "@thing//BUILD.bazel:2", "cc_library"),
-    # The language.
+    # Mistakes in the language.
     ("BUILD.bazel", None, "def f():\n    pass\n", ALL, "BUILD.bazel:11", "`def` is not allowed"),
     ("BUILD.bazel", None, "for x in []:\n    pass\n", ALL, "BUILD.bazel:11", "`for` cannot be used"),
     ("BUILD.bazel", None, "x = struct(a = 1)\n", ALL, "BUILD.bazel:11", "`struct` not found"),
     ("MODULE.bazel", None, "load('//:defs.bzl', 'tool')\n", ALL, "MODULE.bazel:10", "`load` is not allowed"),
     ("BUILD.bazel", "name = \"tool\",", "name = = \"tool\",", ALL, "BUILD.bazel:8", "Parse error"),
-    # Who may call what.
+    # Functions that are called in the wrong kind of file.
     ("extensions.bzl", "    thing(", "    if not native.existing_rule('thing'):\n        thing(", ALL, "extensions.bzl:14", "module extension"),
     ("extensions.bzl", "    thing(", "    if native.bazel_version:\n        thing(", NONE, "", ""),
     ("BUILD.bazel", "load(\":defs.bzl\"", "load(':extensions.bzl', 'thing')\nthing()\nload(\":defs.bzl\"", ALL, "extensions.bzl:8", "neither WORKSPACE nor"),
@@ -159,8 +160,8 @@ PLANTED = [
 ]
 
 
-# The extension of this project, used by another module, the root: its tags, and why they are refused ("": they are not).
-# And those of a third one, that the root depends on, too.
+# Tests of this project's extension in another module, the root: the root's tags, the tags of a
+# third module on which the root depends, and why they are refused ("": they are not).
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = [
     line.split()[1]
@@ -196,11 +197,11 @@ TAGS = [
         'the module "third" asks for gpipe.libtorch(version = "{version}"), but LibTorch {last} is chosen',
         'own.libtorch(version = "{version}")\n',
     ),
-    # What lies there, nobody can know before it is looked at.
+    # The version in a folder is not known before the folder is read.
     ('own.libtorch(path = "/opt/torch")\n', "", 'own.libtorch(version = "{last}")\n'),
     ('own.libtorch(path = "/a")\nown.libtorch(path = "/b")\n', "several gpipe.libtorch(path = ...): /a, /b"),
     ('own.cuda(path = "cuda")\n', "it has no / at its beginning"),
-    # One of the two machines that check.py thinks of has it.
+    # One of the two machines that check.py assumes has this folder.
     ('own.cuda(path = "/usr/local/cuda")\n', "it has no bin/nvcc"),
     ("own.cuda()\n", "lacks the attribute path"),
     ('own.libtorch(folder = "/opt/torch")\n', "no attribute folder"),
@@ -218,7 +219,7 @@ local_path_override(module_name = "third", path = "../third")
 
 
 def outcome(root):
-    """What check() says of each version that rejects."""
+    """The reports of check(), for each version that rejects something."""
     said = {}
     for major in ("7", "8", "9"):
         out = io.StringIO()
@@ -228,7 +229,7 @@ def outcome(root):
 
 
 def run_planted(file, old, new, majors, where, why):
-    """What is not as expected."""
+    """The differences from what is expected."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         for name, text in PROJECT.items():

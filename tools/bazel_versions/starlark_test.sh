@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# starlark.sh with a made-up pip: found, fetched once, refused.
+# Tests starlark.sh with a made-up pip: the package is found, fetched once, or refused.
 set -uo pipefail
 
 script="${PWD}/tools/bazel_versions/starlark.sh"

@@ -69,7 +69,7 @@ _NATIVE_RULES = [
     "toolchain_type",
 ]
 
-# Functions of a package: in BUILD files, and in `native` of what they load.
+# Functions of a package: in BUILD files, and in `native` of the .bzl files that they load.
 _PACKAGE_FUNCTIONS = [
     "existing_rule",
     "existing_rules",
@@ -160,7 +160,7 @@ _BAZEL_TOOLS = {
     "tools/build_defs/repo:local.bzl": ["local_repository", "new_local_repository"],
     "tools/build_defs/repo:utils.bzl": ["maybe"],
 }
-# rules_cc has them for all versions; not counted upon in 9.
+# rules_cc has these for all versions, so they are not expected in Bazel 9.
 _BAZEL_TOOLS_CC = {
     "tools/build_defs/cc:action_names.bzl": ["ACTION_NAMES", "CPP_COMPILE_ACTION_NAME"],
     "tools/cpp:toolchain_utils.bzl": ["find_cpp_toolchain"],
@@ -168,7 +168,7 @@ _BAZEL_TOOLS_CC = {
 
 
 class Bazel:
-    """One version: names of BUILD files, .bzl files, `native` and MODULE.bazel files, and how its functions behave."""
+    """One version of Bazel: the names in BUILD files, .bzl files, `native` and MODULE.bazel files, and how its functions behave."""
 
     def __init__(self, release, rules, symbols, module, bzl, bazel_tools, empty_glob, distribs, workspace):
         self.release = release

@@ -152,7 +152,7 @@ def gpipe_cc_tests(name, srcs, deps = [], each = {}, size = "small", **kwargs):
     only, with all that gpipe_cc_test says of one. Names in the files' anonymous namespaces do not meet
     (test_unit.sh); their `#define`s and what they declare outside do.
 
-    Take files that need about the same headers, up to some 1,500 lines together: whoever changes one compiles all.
+    Take files that need about the same headers, up to some 1,500 lines together: a change of one compiles all.
 
     Args:
       name: of the unit; ends in `_tests`.

@@ -8,7 +8,8 @@ def _impl(ctx):
     command = ctx.attr.command[DefaultInfo]
     library = ctx.attr.library[DefaultInfo]
     return [
-        # Who depends on the target gets the library's runfiles only: nobody links the command for them.
+        # A target that depends on this one gets the library's runfiles only: the command is not
+        # linked for it.
         DefaultInfo(
             executable = executable,
             default_runfiles = library.default_runfiles,

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by luck: a header that a CUDA
-# Toolkit lends, a package that somebody installed; then the sanitizers (tools/ci/sanitizers.sh), for which half of the
-# objects are there by then. The last line says how many tests and other checks passed and failed.
+# The README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by luck (a CUDA Toolkit's
+# header, a package installed for another purpose); then the sanitizers (tools/ci/sanitizers.sh), which take half of
+# their objects from the first part. The last line says how many tests and other checks passed and failed.
 #
-# Downloads and object files are kept between runs, in a cache of its own. The root itself is made anew, and deleted.
-# Where that cannot be done, for want of root's rights, the commands are typed on this machine, and a NOTE says so;
-# GPIPE_CI_BARE=1 says that this machine is a bare one.
+# Downloads and object files are kept between runs, in a cache of its own. The bare root is made anew for each run, and
+# deleted. Without root's rights, the commands are typed on this machine instead, and a NOTE says so; GPIPE_CI_BARE=1
+# says that this machine is a bare one.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
@@ -23,13 +23,13 @@ in_place() {
 [[ -z ${GPIPE_CI_BARE:-} ]] || in_place ""
 tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
 bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
-# Sources without their .git, or another user's, of which git says why it does not look at them.
+# Fails for sources without .git, and for a clone of another user, which git refuses and says why.
 reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is not a clone (${reason%%$'\n'*})"
 
 root="${GPIPE_CI_CACHE}/bare-root"
 kept="${GPIPE_CI_CACHE}/bare"
 mkdir -p "${kept}" || exit 1
-# One run at a time; the lock goes with the last process that holds it. What a killed run has left is only files.
+# One run at a time. The lock ends with the last process that holds it, so a killed run leaves only files.
 exec 8>"${root}.lock"
 flock --nonblock 8 || { say "waiting for another run that uses ${root}"; flock 8; }
 end_root() { tools/ci/bare_root.sh remove "${root}" 8>&-; }
@@ -39,7 +39,7 @@ check "bare root" tools/ci/bare_root.sh make "${root}" "${kept}" 8>&-
 [[ -z "$(git status --porcelain 2>/dev/null)" ]] || note "bare machine: the clone has the last commit, not what is not committed"
 [[ ${failed} -gt 0 ]] || check "clone" git clone --quiet "${PWD}" "${root}/root/gpipe"
 if [[ ${failed} -eq 0 ]]; then
-  # There is no git in there.
+  # Git is not installed in the bare root, so the changed files are listed here.
   tools/ci/rotation.py changed "${kept}"
   in_root=(tools/ci/bare_root.sh run "${root}" "${kept}" env GPIPE_CI_START="${GPIPE_CI_START}" GPIPE_CI_ALL="${GPIPE_CI_ALL:-}"
     GPIPE_LIBTORCH="${GPIPE_LIBTORCH:-}" bash)

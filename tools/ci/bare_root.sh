@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A bare Debian 12 in a folder: what a newcomer's machine has, and nothing of this one but apt's sources, certificates
-# and pip's settings. Needs root and debootstrap.
+# A bare Debian 12 in a folder: like a newcomer's machine, and with nothing of this machine except apt's sources,
+# certificates and pip's settings. Needs root and debootstrap.
 #
 #   bare_root.sh make ROOT CACHE               makes it; packages are kept in CACHE/apt
 #   bare_root.sh run ROOT CACHE COMMAND...     runs a command in it, as root, with CACHE as ~/.cache/gpipe
 #   bare_root.sh remove ROOT                   deletes it
 #   bare_root.sh possible                      exits 0 where `run` can work
 #
-# `run` mounts everything in a mount namespace of its own and starts the command in a process namespace of its own:
-# with the command, however it ends, its last process and its last mount are gone. No mount is ever seen outside, so
-# that nothing of this machine can be deleted through one. `make` does the same for debootstrap. Against accidents, not
-# against malice: who is root in there is root.
+# `run` mounts everything in a mount namespace of its own and starts the command in a process namespace of its own: when
+# the command ends, by whatever cause, its processes and mounts end, too. No mount is ever seen outside, so that nothing
+# of this machine can be deleted through one. `make` does the same for debootstrap. This protects against accidents, not
+# against malice: root inside is root of this machine.
 set -euo pipefail
 
 die() {
@@ -18,16 +18,16 @@ die() {
   exit 2
 }
 
-# Settings by which a package manager finds its registry; nothing else of the environment comes along.
+# Settings by which a package manager finds its registry; no other variables are passed on.
 passed_variables() {
   env | grep -E '^(PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT|CERT)|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY)=' || true
 }
 
-# in_namespaces VERB ARGUMENTS...: calls this script again, in new namespaces. Whatever ends this process ends that, too;
-# unshare alone ignores INT and TERM.
+# in_namespaces VERB ARGUMENTS...: calls this script again, in new namespaces. A signal that ends this process ends that
+# call, too; unshare alone ignores INT and TERM.
 in_namespaces() {
   local child
-  # A shell that is not interactive lets what it starts in the background ignore INT.
+  # A shell that is not interactive makes its background processes ignore INT.
   env --default-signal=INT,QUIT setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child -- "${self}" "$@" <&0 &
   child=$!
   trap 'kill -KILL "${child}" 2>/dev/null; exit 143' TERM HUP
@@ -35,13 +35,13 @@ in_namespaces() {
   wait "${child}"
 }
 
-# one_at_a_time LOCK FOLDER: until this script and all that it has started have ended.
+# one_at_a_time LOCK FOLDER: locks the folder until this script and all processes that it starts have ended.
 one_at_a_time() {
   exec 7<"$2"
   flock --nonblock "$1" 7 || die "$2 is in use: another make or run of bare_root.sh is at work in it."
 }
 
-# nothing_mounted FOLDER: also where a name has spaces, which the kernel writes as \040.
+# nothing_mounted FOLDER: fails if something is mounted in it. The kernel writes a space in a name as \040.
 nothing_mounted() {
   local point
   while read -r _ _ _ _ point _; do
@@ -50,7 +50,7 @@ nothing_mounted() {
   done </proc/self/mountinfo
 }
 
-# A root is made under another name, so that a half-made one is never taken for one.
+# Makes the root under another name first, so that a half-made one is never taken for a whole one.
 make_root() {
   local root cache="$2" making
   [[ ${EUID} -eq 0 ]] || die "this needs root's rights."
@@ -63,7 +63,7 @@ make_root() {
   one_at_a_time --exclusive "${making}"
   nothing_mounted "${making}"
   find "${making}" -xdev -mindepth 1 -delete
-  # It mounts /proc and /sys there.
+  # debootstrap mounts /proc and /sys in the folder.
   if ! in_namespaces bootstrap "${making}" "$(realpath "${cache}")/apt" >"${root}.log" 2>&1; then
     tail -n 5 "${root}.log" >&2
     die "debootstrap failed (its whole output: ${root}.log)."
@@ -103,7 +103,7 @@ enter() {
   local root="$1" cache="$2" node number
   local -a variables=()
   shift 2
-  # A link that an earlier command has put there would lead out of the root.
+  # A link made by an earlier command could lead out of the root.
   for node in proc sys dev root/.cache/gpipe var/cache/apt/archives; do
     [[ "$(realpath -m "${root}/${node}")" == "${root}/${node}" ]] || die "${root}/${node} is a link. Make the root anew."
   done
@@ -115,7 +115,8 @@ enter() {
   mkdir "${root}"/dev/{pts,shm,.old}
   mount -t tmpfs -o mode=1777 tmpfs "${root}/dev/shm"
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "${root}/dev/pts"
-  # Nodes of its own: a chmod in there must not change this machine's. Where none can be made: this machine's.
+  # The root has its own device nodes, because a chmod inside must not change this machine's. If mknod fails, this
+  # machine's are mounted.
   for node in null:3 zero:5 full:7 random:8 urandom:9 tty:0; do
     number="${node#*:}" node="${root}/dev/${node%:*}"
     mknod -m 666 "${node}" c "$((number == 0 ? 5 : 1))" "${number}" 2>/dev/null &&
@@ -130,11 +131,11 @@ enter() {
   mount --bind "${cache}" "${root}/root/.cache/gpipe"
   mount --bind "${cache}/apt" "${root}/var/cache/apt/archives"
   mapfile -t variables < <(passed_variables)
-  # Not chroot: in one, the kernel refuses the user namespaces of Bazel's sandbox. In /dev, which is this run's own,
-  # another run in the same root does not see the folder.
+  # Not chroot, in which the kernel refuses the user namespaces of Bazel's sandbox. The old root goes to a folder in
+  # /dev: each run has its own /dev, so another run in the same root does not see the folder.
   cd "${root}"
   pivot_root . dev/.old
-  # A shell stays as the first process, which the kernel does not end by INT, and which waits for orphans.
+  # A shell stays as process 1: the kernel does not end that by INT, and it waits for orphans.
   exec env -i "${variables[@]}" HOME=/root USER=root TERM=dumb LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     /bin/bash -c 'umount -l /dev/.old && rmdir /dev/.old && cd && { "$@"; exit; }' bash "$@"
@@ -150,13 +151,13 @@ run_in() {
   in_namespaces enter "${root}" "$(realpath "${cache}")" "$@"
 }
 
-# Deletes also what an interrupted `make` has left.
+# Deletes the root, and the half-made root of an interrupted `make`.
 remove() {
   local root folder
   root="$(realpath -m "$1")"
   for folder in "${root}.making" "${root}"; do
     [[ -d ${folder} ]] || continue
-    # debootstrap leaves that log. Not any folder, and not this machine.
+    # Only a folder with debootstrap's log is deleted, and never / itself.
     if [[ ${folder} -ef / || (${folder} != *.making && ! -f ${folder}/var/log/bootstrap.log) ]]; then
       die "${folder} was not made by bare_root.sh, or a command in it has deleted its log: not deleted."
     fi
@@ -167,7 +168,7 @@ remove() {
   rm -f "${root}.log"
 }
 
-# What `run` needs.
+# Whether this machine allows what `run` does.
 possible() {
   [[ ${EUID} -eq 0 && -n "$(type -P setpriv)" ]] && unshare --mount --propagation private --pid --fork --kill-child -- \
     bash -c 'mount -t tmpfs tmpfs /mnt && mkdir /mnt/{proc,sys,pts} && mount -t proc proc /mnt/proc &&
@@ -184,7 +185,7 @@ case "${verb}:$#" in
   remove:1) remove "$@" ;;
   possible:0) possible ;;
   bootstrap:2 | enter:*)
-    # Elsewhere it would mount on this machine.
+    # In another namespace it would mount on this machine.
     [[ $$ -eq 1 ]] || die "${verb} is what this script calls in namespaces of its own."
     "${verb}" "$@"
     ;;

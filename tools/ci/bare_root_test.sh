@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What bare_root.sh must never do: leave something mounted, or delete what is not its own. In a made-up root of a few
-# files. All that could go wrong goes wrong in a mount namespace of the test's own, or in that root. Skipped where there
-# are no rights for it.
+# Tests that bare_root.sh never leaves something mounted, and never deletes files that are not its own. The root is made
+# up of a few files. Mistakes could harm only that root and the test's own mount namespace. Skipped without the rights
+# to mount.
 set -uo pipefail
 
 script="${PWD}/tools/ci/bare_root.sh"
@@ -25,7 +25,7 @@ expect() { # NAME EXPECTED ACTUAL
   failures=$((failures + 1))
 }
 mounted() { grep -F "$(basename "${folder}")" /proc/self/mountinfo; }
-# until_true COMMAND...: waits for it, at most half a minute.
+# until_true COMMAND...: waits until the command succeeds, at most half a minute.
 until_true() {
   local tries
   for ((tries = 0; tries < 600; ++tries)); do
@@ -35,7 +35,7 @@ until_true() {
   return 1
 }
 
-# A root with a space in its name, and with what the commands below need.
+# A root with a space in its name, and with the programs that the commands below need.
 root="${folder}/my root" cache="${folder}/my cache"
 mkdir -p "${root}"/{bin,mnt,tmp,var/log} "${cache}"
 for tool in bash env flock mkdir mount realpath rm rmdir sleep touch umount; do
@@ -48,7 +48,7 @@ cp "${script}" "${root}/bin/bare_root.sh"
 touch "${root}/var/log/bootstrap.log" # debootstrap's
 run() { "${script}" run "${root}" "${cache}" "$@"; }
 
-# What a command sees, and what is left of it.
+# The files that a command sees, and those that it leaves.
 expect "run" "3 inside" "$(run bash -c 'touch /tmp/inside /root/.cache/gpipe/kept; exit 3'; echo "$? $(ls "${root}/tmp")")"
 expect "run: the cache is this machine's" "kept" "$(ls "${cache}")"
 expect "run: nothing of this machine is seen" "no such folder" "$(run bash -c "[[ -e '${folder}' ]] || echo no such folder")"
@@ -59,13 +59,13 @@ expect "what run calls in namespaces of its own" "is what this script calls" "$(
 words="command of $(basename "${folder}")"
 start() {
   rm -f "${cache}/begun"
-  # A shell that is not interactive lets what it starts in the background ignore INT.
+  # A shell that is not interactive makes its background processes ignore INT.
   env --default-signal=INT "${script}" run "${root}" "${cache}" \
     bash -c 'touch /root/.cache/gpipe/begun; while sleep 1; do :; done' "${words}" &
   running=$!
   until_true test -e "${cache}/begun" || expect "start" "a command that has begun" "nothing"
 }
-# Not among grep's own words. The pattern is on its stdin.
+# The pattern is on grep's stdin, so that grep does not find its own command line.
 # shellcheck disable=SC2062
 at_work() { grep -lsaF --file=- /proc/[0-9]*/cmdline <<<"${words}"; }
 ended() { [[ -z "$(at_work)" ]]; }
@@ -83,7 +83,7 @@ for signal in KILL TERM INT; do
 done
 [[ -e ${cache}/kept ]] || expect "ended: the cache is as it was" "${cache}/kept" "none"
 
-# What `remove` refuses. Where / is concerned: in the root.
+# The folders that `remove` refuses. The test with / runs inside the root.
 refused() { # NAME WHY FOLDER FILE: FILE is still there.
   local output
   output="$("${script}" remove "$3" 2>&1)"
@@ -114,7 +114,7 @@ if [[ -n "$(type -P debootstrap)" ]]; then
   expect "make: not over what is there" "exists. Give a folder that does not" "$("${script}" make "${root}" "${cache}" 2>&1)"
 fi
 
-# And what it deletes.
+# The folders that `remove` deletes.
 "${script}" remove "${folder}/other" || expect "what make has left" 0 1
 [[ ! -e ${folder}/other.making ]] || expect "what make has left" "nothing" "$(ls "${folder}/other.making")"
 "${script}" remove "${root}" || expect "a root" 0 1

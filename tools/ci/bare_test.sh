@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bare.sh with made-up parts: what it does in a bare machine, and where it cannot have one.
+# Tests bare.sh with made-up parts: with a bare machine, and where one cannot be made.
 set -uo pipefail
 
 clone="$(mktemp -d)"
@@ -10,7 +10,7 @@ cp tools/ci/bare.sh tools/ci/checks.sh "${clone}/tools/ci"
 # shellcheck disable=SC2016 # expanded by bare.sh
 echo 'ensure_packages() { [[ -z ${NO_PACKAGES:-} ]]; }' >"${clone}/tools/packages.sh"
 
-# made_up FILE: a script of what stands on stdin.
+# made_up FILE: makes a script from stdin.
 made_up() {
   { echo '#!/usr/bin/env bash' && cat; } >"${clone}/$1"
   chmod +x "${clone}/$1"
@@ -67,7 +67,7 @@ check "another LibTorch is asked for in the bare machine, too" 0 "GPIPE_LIBTORCH
   "GPIPE_LIBTORCH=2.0 bash gpipe/tools/ci/sanitizers.sh" -- GPIPE_LIBTORCH=2.0
 check "what changed is known to the sanitizers, there" 0 "rotation: changed ${clone}/cache/bare"$'\n' --
 check "and in place" 0 "rotation: changed ${clone}/cache"$'\n' -- GPIPE_CI_BARE=1
-# Three checks besides: the old root, the new one, the clone.
+# 5 passed: one in each of the two scripts, and bare.sh's own checks: the old root, the new one, the clone.
 check "in a bare machine" 0 "in the root: run ${clone}/cache/bare-root" "gpipe/tools/ci/readme.sh" "gpipe/tools/ci/sanitizers.sh" \
   $'\n5 passed, 0 failed\n' --
 check "its parts have the names that they have in place" 0 "] README: tools/ci/bare_root.sh" \

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# What the scripts of CI share: steps that pass or fail, and an honest count. To be sourced from the root of the
+# The common part of the scripts of CI: steps that pass or fail, and an honest count. To be sourced from the root of the
 # clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
 #
-# GPIPE_CI_START: when CI began, in seconds since 1970, where this script is a part of it; GPIPE_CI_CACHE: the folder for
-# what outlives a run, GPIPE_CACHE if that is set; GPIPE_CI_ALL=1: tests that have passed before are run, too;
-# GPIPE_LIBTORCH: a version of third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and results
-# of its own where it is not the default one.
+# GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it; GPIPE_CI_CACHE: the folder for
+# files that outlive a run, by default GPIPE_CACHE; GPIPE_CI_ALL=1: tests that have passed before are run, too;
+# GPIPE_LIBTORCH: a version of third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and
+# results of its own if it is not the default one.
 
 bazel="${PWD}/tools/bazel"
 ci_root="${PWD}"
 exec </dev/null
 export CI=true
 
-# `not_run`: programs with results of an earlier run. Their cases are no part of `passed`.
+# `not_run`: programs with results of an earlier run. Their cases are not part of `passed`.
 passed=0 failed=0 not_run=0
 failures=() notes=() times=()
 scratch="$(mktemp -d)"
 trap 'rm -rf "${scratch}"' EXIT
 : "${GPIPE_CI_START:=$(date +%s)}"
 
-# Since CI began.
+# The seconds since CI began.
 elapsed() { echo $(($(date +%s) - GPIPE_CI_START)); }
 say() {
   local seconds
@@ -27,7 +27,7 @@ say() {
   printf '\n=== [%dm%02ds] %s\n' $((seconds / 60)) $((seconds % 60)) "$*"
 }
 
-# timed NAME COMMAND...: a step, whose time the end will tell.
+# timed NAME COMMAND...: runs a step; `finish` prints its time.
 timed() {
   local name="$1" begin code
   shift
@@ -39,9 +39,9 @@ timed() {
   return "${code}"
 }
 
-# Bazel's cache of object files, which outlives the clone. Debian's Bazel renews none of a file's dates when it uses the file;
-# the system notes at least once a day that it was read. CI has one of its own: that of a person may hold what only a
-# toolkit's headers let compile.
+# Bazel's cache of object files, which outlives the clone. Debian's Bazel does not renew a file's dates when it uses the
+# file, but the system updates the time of reading at least once a day. CI has its own cache: a person's may hold
+# objects that compile only with a toolkit's headers.
 flags=(--config=ci)
 of_version=""
 if [[ -n ${GPIPE_LIBTORCH:-} ]]; then
@@ -57,7 +57,7 @@ fi
 : "${GPIPE_CI_CACHE:=${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/gpipe}}"
 export GPIPE_CI_CACHE
 cache="${GPIPE_CI_CACHE}/ci-objects${of_version}"
-# What the bare machine (tools/ci/bare.sh) has fetched serves this one, too: wheels are the same files for all.
+# Downloads of the bare machine (tools/ci/bare.sh) serve this one, too: wheels are the same files for all.
 [[ ! -d ${GPIPE_CI_CACHE}/bare ]] || export GPIPE_CACHE="${GPIPE_CI_CACHE}/bare"
 if mkdir -p "${cache}" 2>/dev/null && [[ -w ${cache} ]]; then
   flags+=("--disk_cache=${cache}")
@@ -66,12 +66,12 @@ else
   cache=""
 fi
 
-# free_gib FOLDER: whole GiB that are free where it is.
+# free_gib FOLDER: the whole GiB that are free on its disk.
 free_gib() { free_kib "$1" | awk '{ print int($1 / 1048576) }'; }
 free_kib() { df --output=avail --block-size=1K "$1" | awk 'NR == 2 { print $1 }'; }
 
-# make_room GIB: until so much is free, deletes kept objects and results that no run of the last two days has used, the
-# oldest first.
+# make_room GIB: deletes kept objects and results that no run of the last two days has used, the oldest first, until so
+# much disk is free.
 make_room() {
   local folder size file folders=()
   for folder in "${GPIPE_CI_CACHE}"/{,bare/}ci-objects{,-libtorch-*}; do
@@ -89,13 +89,13 @@ make_room() {
   done | xargs -0 -r rm -f
 }
 
-# Whether results of tests are kept from an earlier run: not, unless a script says keep_results.
+# Bazel's flags for results of earlier runs: they do not count, unless a script calls keep_results.
 cached_results=(--nocache_test_results)
 
-# keep_results: from here on a test that has passed on this machine with the same inputs is not run again where objects
-# are kept, too. One that failed is run again, and so is one that passed only when it was tried again, for nothing is
-# tried twice. GPIPE_CI_ALL=1: everything is run, and what was kept before counts never again, so that a test which
-# fails then has no older result to hide behind. To be called when all is installed that tests may find.
+# keep_results: from here on, if objects are kept, a test that has passed on this machine with the same inputs is not
+# run again. A test that failed is run again. No test is tried twice in a run. GPIPE_CI_ALL=1: everything is run, and
+# older results never count again, so that a test that fails now cannot hide behind one. To be called after everything
+# that tests may find is installed.
 keep_results() {
   local since="" machine
   if [[ -z ${cache} ]] || ! machine="$(tools/ci/machine.sh)"; then
@@ -104,9 +104,10 @@ keep_results() {
   fi
   [[ -z ${GPIPE_CI_ALL:-} ]] || echo "${GPIPE_CI_START}" >"${GPIPE_CI_CACHE}/ci-results-since${of_version}"
   [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since${of_version} ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since${of_version}")"
-  # Tests do not read it. It is a part of what Bazel finds a result by.
+  # Tests do not read this variable. It makes Bazel find only results of this machine.
   cached_results=(--cache_test_results=auto --flaky_test_attempts=1 "--test_env=GPIPE_CI_MACHINE=${machine}${since}")
-  # Debian's Bazel runs exclusive tests without a sandbox, and keeps no result of such. From version 6 on they have one.
+  # Debian's Bazel runs exclusive tests without a sandbox, and does not keep their results. From version 6 on they can
+  # have one.
   if "${bazel}" help test --short 2>/dev/null | grep -q incompatible_exclusive_test_sandboxed; then
     cached_results+=(--incompatible_exclusive_test_sandboxed)
   fi
@@ -124,15 +125,15 @@ check() {
   fi
 }
 
-# beside NAME COMMAND...: a check that runs while what follows does; `joined` waits for it, and shows what it has said.
-# For what one core does while something else needs one core only.
+# beside NAME COMMAND...: a check that runs at the same time as the next steps; `joined` waits for it and shows its
+# output. For a check that needs one core, beside a step that needs one.
 beside_name="" beside_process=""
 beside() {
   joined
   beside_name="$1"
   shift
   say "${beside_name}: $* (beside what follows)"
-  # The time in a file: what a process beside this one counts is lost.
+  # The time goes to a file, because variables of a background process are lost.
   (
     begin="$(date +%s)"
     "$@"
@@ -159,8 +160,8 @@ joined() {
   fi
 }
 
-# count_events NAME CODE [--stopped]: each test case of the `bazel test` counts that has just ended with that exit code,
-# or because it was stopped. Not those that were not run in it: a NOTE says how many these are.
+# count_events NAME CODE [--stopped]: counts the test cases of the last `bazel test`, which has ended with that exit
+# code, or was stopped. Cases that it did not run do not count: a NOTE says how many these are.
 count_events() {
   local name="$1" code="$2" counts good bad skipped programs cases
   counts="$(python3 "${ci_root}/tools/ci/count_tests.py" ${3:+"$3"} "${scratch}/events" "${code}")" || counts=""
@@ -202,9 +203,9 @@ bazel_test() { # FOLDER ARGUMENTS...
   return "${code}"
 }
 
-# tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it
-# is stopped, and so it is when less than ${least_gib} GiB of disk are free: what has not been run by then is neither passed
-# nor failed, and a NOTE says so.
+# tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it is
+# stopped, and also when less than ${least_gib} GiB of disk are free: a test that has not been run by then has neither
+# passed nor failed, and a NOTE says so.
 seconds=100000
 tests() {
   local name="$1" folder="$2" code begin stopped=""
@@ -214,7 +215,7 @@ tests() {
   begin="$(elapsed)"
   timed "${name}" bazel_test "${folder}" "$@"
   code=$?
-  # Bazel may also be killed by somebody else, say for want of memory.
+  # Bazel may also be killed by the system, for example for want of memory.
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
     note "${name}: stopped for lack of time: not all was run"
@@ -225,7 +226,7 @@ tests() {
   count_events "${name}" "${code}" ${stopped:+"${stopped}"}
 }
 
-# note TEXT: what is neither passed nor failed, but should be seen; also before the last line.
+# note TEXT: prints something that has neither passed nor failed but should be seen, now and before the last line.
 note() {
   echo "$*"
   notes+=("$*")
@@ -254,7 +255,7 @@ run_part() {
   return "${PIPESTATUS[0]}"
 }
 
-# part NAME SCRIPT...: another script that ends with such a line; its counts are added. One that ends without a
+# part NAME SCRIPT...: runs another script that ends with a line of counts, and adds its counts. A script without such a
 # line has failed.
 part() {
   local name="$1" last good bad
@@ -273,16 +274,17 @@ part() {
     bad=1
     failures+=("${name}: exit code ${code}")
   fi
-  # Good, and nothing passed: all of it was kept, or it would have ended with another code.
+  # Success without a passed test means that all results were kept; otherwise the exit code would be another.
   [[ ${code} -ne 0 || ${good} -gt 0 || ${bad} -gt 0 ]] || not_run=$((not_run + 1))
   passed=$((passed + good)) failed=$((failed + bad))
-  # What it says at its end. Bazel has such lines, too, and so has a part within it.
+  # Only the lines at the part's end: Bazel prints lines like these, too, and so does a part within the part.
   tac "${scratch}/part" | sed '/^=== .* done$/q' >"${scratch}/end"
   while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(tac "${scratch}/end" | grep '^FAILED: ')
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
-# Waits for what runs beside. The exit code is 0 if nothing failed and something passed, now or in the run whose results were kept.
+# Waits for the check that runs beside. The exit code is 0 if nothing failed and something passed, now or in the run
+# whose results were kept.
 finish() {
   joined
   say "done"

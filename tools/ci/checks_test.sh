@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/ci/checks.sh: whether the last line of CI is true, on made-up steps.
+# Tests with made-up steps that the last line of CI (tools/ci/checks.sh) is true.
 set -uo pipefail
 
 checks="${PWD}/tools/ci/checks.sh"
@@ -30,7 +30,7 @@ printf '{"id": {"targetCompleted": {"label": "//g"}}, "completed": {"success": t
 exit "\${BAZEL_CODE:-0}"
 END
 chmod +x "${root}/clone/tools/bazel"
-# The machine is what a file says.
+# A made-up machine.sh prints the file `machine`.
 printf '#!/usr/bin/env bash\ncat "%s"\n' "${root}/machine" >"${root}/clone/tools/ci/machine.sh"
 chmod +x "${root}/clone/tools/ci/machine.sh"
 echo this >"${root}/machine"
@@ -77,7 +77,7 @@ printf '#!/usr/bin/env bash\necho "Cuda compilation tools, release 13.0, V13.0.8
 chmod +x "${root}/cuda/bin/nvcc"
 try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
 
-# Results of an earlier run.
+# Tests with results of an earlier run.
 export KEPT='"cachedLocally": true,'
 try "what was not run is not counted" 0 "1 passed, 0 failed" \
   "NOTE: t: 1 programs with 2 cases were not run again: they have passed before on this machine" <<<'check "a" true; tests "t" . //...'
@@ -86,7 +86,7 @@ BAZEL_CODE=3 try "all is kept, and Bazel failed" 1 "0 passed, 1 failed" "bazel e
 unset KEPT
 try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo \"\${#notes[@]} notes\""
 
-# Which results are asked for. Each is found by the machine and by the last run of all.
+# The results that are asked for. A result is found by the machine and the last run of all tests.
 result="--test_env=GPIPE_CI_MACHINE"
 try "always run" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'tests "t" . //...'
 try "kept" 0 "2 passed, 0 failed" "--cache_test_results=auto --flaky_test_attempts=1 ${result}=this --" <<<'keep_results; tests "t" . //...'
@@ -130,7 +130,7 @@ try "another version: what the default's results are is as before" 0 "2 passed, 
   <<<'keep_results; tests "t" . //...'
 GPIPE_LIBTORCH=1.0 try "a version that is not in the list" 1 "GPipe: 1.0 is unknown" <<<'check "a" true'
 
-# A disk of which 1500 KiB less than 1 GiB is free, and what is kept on it, 1 MiB each.
+# A disk with 1500 KiB less than 1 GiB free, and kept files on it of 1 MiB each.
 mkdir -p "${root}/disk"
 printf '#!/usr/bin/env bash\n[[ $* == *1K* ]] && printf "Avail\\n1047076\\n" || printf "Avail\\n    0\\n"\n' >"${root}/disk/df"
 chmod +x "${root}/disk/df"

@@ -52,7 +52,7 @@ def events_of(lines):
 
 
 def report_of(result):
-    """Like cases_of, of this result's test.xml; None if it has none."""
+    """Like cases_of, for the test.xml of this result; None if there is none."""
     report = None
     for output in result.get("testActionOutput", []):
         if output.get("name") == "test.xml":
@@ -61,13 +61,13 @@ def report_of(result):
 
 
 def is_kept(result):
-    """Whether this result is an earlier run's. Bazel keeps good ones only; a bad one would be no less bad for it."""
+    """Whether this result is of an earlier run. Bazel keeps only good results; a bad one counts as failed all the same."""
     earlier = result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely")
     return bool(earlier) and result.get("status") == "PASSED"
 
 
 def failed_to_build(event, stopped):
-    """Whether this end of a target says so; what was not built because Bazel was stopped has not failed."""
+    """Whether this event says that a target has failed. A target that was not built because Bazel was stopped has not."""
     if event.get("completed", {}).get("success"):
         return False
     detail = json.dumps(event.get("completed", {}).get("failureDetail", {}))
@@ -134,7 +134,7 @@ def cached(lines):
         if "testResult" in event and is_kept(event["testResult"]):
             here = (report_of(event["testResult"]) or (0,))[0]
             cases += here
-            # One whose cases were all skipped has shown nothing.
+            # A result whose cases were all skipped does not count.
             if here:
                 programs.add(event["id"]["testResult"]["label"])
     return len(programs), cases

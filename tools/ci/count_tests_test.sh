@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests tools/ci/count_tests.py on made-up build events.
 set -uo pipefail
-# Or a check at the end of a pipe would count its failure in a shell of its own, and be lost.
+# Otherwise a check at the end of a pipe would count its failure in a subshell, and the count would be lost.
 shopt -s lastpipe
 
 script="${PWD}/tools/ci/count_tests.py"
@@ -9,7 +9,7 @@ root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
 
-# result LABEL STATUS [XML]: one test that ran.
+# result LABEL STATUS [XML]: the event of a test that ran.
 result() {
   local output=""
   [[ -z ${3:-} ]] || output="{\"name\": \"test.xml\", \"uri\": \"file://$3\"}"
@@ -76,7 +76,7 @@ check "nothing ran" "0 1 0" 0 </dev/null
 } >"${root}/events"
 output="$(python3 "${script}" --compiled=gpu "${root}/events")"
 [[ ${output} == 2 ]] || { echo "FAILED: compiled, not run: ${output}, not a and b" >&2 && failures=$((failures + 1)); }
-# kept LABEL STATUS XML HOW: one that Bazel did not run, but has the result of an earlier run of.
+# kept LABEL STATUS XML HOW: the event of a test for which Bazel has the result of an earlier run.
 kept() {
   printf '{"id": {"testResult": {"label": "%s"}}, "testResult": {"status": "%s", "testActionOutput": [{"name": "test.xml", "uri": "file://%s"}], %s}}\n' "$@"
 }

@@ -10,7 +10,7 @@ source tools/ci/checks.sh
 check "a GPU is here" nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch
-# Tests of two GPUs have nothing to show on one.
+# Tests of two GPUs cannot test anything on one.
 filters=requires-gpu-nvidia
 if [[ $(nvidia-smi -L 2>/dev/null | grep -c '^GPU') -lt 2 ]]; then
   echo "one GPU: tests tagged multi_gpu are left out"
@@ -19,7 +19,7 @@ fi
 tests "GPU tests" . --config=gpu --test_tag_filters="${filters}" //...
 note_kernels
 for experiment in resnet101_speed unet_speed amoebanetd_speed; do
-  # On one GPU several partitions share it: the first device as often as the deepest pipeline wants it.
+  # If there is one GPU, all partitions share it: the flag lists it as often as the deepest pipeline needs.
   check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \
     --ways=measured --devices=cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0
 done

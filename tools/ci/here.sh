@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The part of CI that a bare machine cannot do, with what is on this one. Called by tools/ci/cpu.sh through
+# The part of CI that a bare machine cannot do, with the programs of this machine. Called by tools/ci/cpu.sh through
 # tools/ci/masked.sh. The last line says how many tests and other checks passed and failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -8,7 +8,7 @@ source tools/ci/checks.sh
 
 [[ -z ${GPIPE_NOT_MASKED:-} ]] ||
   note "/usr/local/include is not empty, and hiding it needs root: a header there may be what this build needs"
-# A Bazel server that was started elsewhere would see what is hidden here.
+# A Bazel server that was started before would see the files that masked.sh hides.
 "${bazel}" shutdown
 check "set-up" "${bazel}" info release
 check "LibTorch" "${bazel}" fetch //third_party:torch

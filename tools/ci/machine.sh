@@ -1,33 +1,34 @@
 #!/usr/bin/env bash
-# What the result of a test may depend on, and Bazel does not see: this machine. On another one, results that Bazel has
-# kept prove nothing (tools/ci/checks.sh).
+# Describes this machine, on which the result of a test may depend without Bazel seeing it. Results that Bazel has kept
+# prove nothing on another machine (tools/ci/checks.sh).
 #   tools/ci/machine.sh           a hash of it
 #   tools/ci/machine.sh --facts   what is hashed, for people
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# SYSTEM is a test's: a folder that stands for /.
+# SYSTEM: a folder that stands for /; for tests.
 system="${SYSTEM:-}"
 facts() {
   local libtorch folder
   echo "kernel: $(uname -srm)"
-  # nproc obeys these, which tests do not get.
+  # nproc obeys these variables, which tests do not get.
   echo "cores: $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
   echo "user: $(id -u)"
-  # In a container: what it may use of the machine.
+  # In a container: the part of the machine that it may use.
   cat "${system}"/sys/fs/cgroup/{cpu,memory}.max 2>/dev/null || true
-  # LibTorch chooses its kernels by the flags. Which of them a core reports is the same on all cores.
+  # LibTorch chooses its kernels by the processor's flags, which are the same on all cores.
   sed -n '/^\(vendor_id\|cpu family\|model\|model name\|stepping\|flags\|Features\|CPU part\)[ \t]*:/p; /^$/q' "${system}/proc/cpuinfo"
-  # Not to the byte: the kernel keeps some of it for itself, at each start another amount.
+  # Rounded: the kernel reserves another amount at each start.
   awk '/^MemTotal:/ { printf "memory: %.0f GiB\n", $2 / 1048576 }' "${system}/proc/meminfo"
   cat "${system}/proc/driver/nvidia/version" 2>/dev/null || true
-  # The packages of this Debian, each with its version; without dpkg, that there are none to tell.
+  # The packages of this Debian with their versions; "no dpkg" on another system.
   dpkg-query --root="${system:-/}" --show --showformat='${db:Status-Abbrev} ${binary:Package} ${Version}\n' 2>/dev/null | LC_ALL=C sort ||
     echo "no dpkg"
-  # And Python's, of the Python that tests would start.
+  # The packages of the Python that tests would start.
   python3 -c 'import importlib.metadata as m; print("\n".join(sorted({"{} {}".format(d.metadata["Name"], d.version) for d in m.distributions()})))' 2>/dev/null ||
     echo "no Python"
-  # The shared libraries of LibTorch are no inputs of Bazel's (third_party/libtorch). Folders are named by versions.
+  # The shared libraries of LibTorch are not inputs of Bazel (third_party/libtorch). Their folders are named by
+  # versions.
   libtorch="$(third_party/libtorch/libtorch.sh find)" || libtorch="no LibTorch"
   echo "${libtorch}"
   folder="$(sed -n 's/^torch=//p' <<<"${libtorch}")"

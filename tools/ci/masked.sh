@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command where /usr/local/include is empty. gcc searches there by itself, and what somebody has put there (links
-# into a CUDA Toolkit) lets sources compile here that compile nowhere else. Only this command sees it so.
+# Runs a command where /usr/local/include is empty. gcc searches that folder by itself, and files in it (such as links
+# into a CUDA Toolkit) let sources compile here that compile nowhere else. Only this command sees the folder empty.
 #   tools/ci/masked.sh COMMAND...
 set -euo pipefail
 if [[ -z "$(ls -A /usr/local/include 2>/dev/null)" ]]; then exec "$@"; fi

@@ -40,7 +40,8 @@ def write(text, *path):
     os.replace(path + ".new", path)
 
 
-# As tools/ci/checks.sh names what it keeps; it unsets the variable for the default version.
+# The suffix of the files that tools/ci/checks.sh keeps; it unsets the variable for the default
+# version.
 OF_VERSION = "-libtorch-" + os.environ["GPIPE_LIBTORCH"] if os.environ.get("GPIPE_LIBTORCH") else ""
 RECORD = "sanitizers-seen" + OF_VERSION + ".json"
 CHANGED = "sanitizers-changed" + OF_VERSION
@@ -64,7 +65,7 @@ def save(folder, record):
 
 
 def age(record, label):
-    """The run that saw it last, or 0."""
+    """The number of the run that saw the test last, or 0."""
     return record["seen"].get(label, {"run": 0})["run"]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sanitizers.sh and rotation.py in a made-up clone of nine tests, run after run: which tests are seen, in which order, and
-# what is said of the others.
+# Tests sanitizers.sh and rotation.py in a made-up clone of nine tests, run after run: which tests are run, in which
+# order, and what is said of the others.
 set -uo pipefail
 
 root="$(mktemp -d)"
@@ -11,7 +11,7 @@ failures=0
 
 mkdir -p "${root}"/{bin,cache,clone/tools/ci}
 cp tools/ci/{checks.sh,sanitizers.sh,count_tests.py,rotation.py,tidy.py} "${root}/clone/tools/ci"
-# made_up FILE: a script of what stands on stdin.
+# made_up FILE: makes a script from stdin.
 made_up() {
   { echo '#!/usr/bin/env bash' && cat; } >"${root}/$1"
   chmod +x "${root}/$1"
@@ -20,14 +20,14 @@ echo 'echo this' | made_up clone/tools/ci/machine.sh
 # shellcheck disable=SC2016 # expanded by that script
 printf '#!/usr/bin/env bash\nprintf "Avail\\n%%s\\n" "${FREE:-99000000}"\n' >"${root}/bin/df"
 chmod +x "${root}/bin/df"
-# The commit is what a file says, and so is what has changed.
+# A made-up git, which prints the commit and the changed files from files.
 made_up bin/git <<END
 case "\$1" in
   rev-parse) name="\${*: -1}"; name="\${name%^*}"; [[ \${name} != HEAD ]] || name="\$(cat "${root}/commit")"; echo "\${name}" ;;
   diff) cat "${root}/diff" ;;
 esac
 END
-# Tests pass but for those in the file \`bad\`; those in \`slow\` are not reached: Bazel is interrupted.
+# Tests pass, except for those in the file \`bad\`; those in \`slow\` are not reached: Bazel is interrupted.
 made_up clone/tools/bazel <<END
 case "\$1" in
   query)
@@ -59,8 +59,8 @@ esac
 END
 touch "${root}"/{bad,slow,diff}
 
-# try NAME COMMIT MINUTE TEXT...: a run that comes to the sanitizers at that minute; each text must be in what it says, each
-# !TEXT must not.
+# try NAME COMMIT MINUTE TEXT...: a run that starts the sanitizers at that minute; its output must have each TEXT, and
+# no !TEXT.
 try() {
   local name="$1" minute="$3" output text
   echo "$2" >"${root}/commit"
@@ -84,7 +84,7 @@ try "no record, and no time for a part" one 41 "part 1: not begun: no time was l
 echo p/c.cc >"${root}/diff"
 try "what is near has more time, and no more" one 61 "near what changed: not begun: no time was left" "!bazel: "
 try "the nearest only" one 41 "bazel: //p:c //p:d " "part 1: not begun" "2 of 9 tests were seen in this run, 7 in none"
-# From here on what changed is asked for since then.
+# From here on, git is asked for the changes since the last run.
 : >"${root}/diff"
 try "a third, the longest unseen first" one 5 "since one (the last that sanitizers saw)" "bazel: //p:a //p:b //p:e " "!bazel: //p:f" \
   "3 of 9 tests were seen in this run, 4 in none of the last three" "NOT SEEN: //p: f" "NOT SEEN: //q: x y z"
@@ -92,7 +92,7 @@ try "the next" one 5 "bazel: //p:f //q:x //q:y " "1 in none of the last three, l
 try "and the last: all are seen" one 5 "bazel: //q:z //p:c //p:d " "3 of 9 tests were seen in this run, 0 in none" "!NOT SEEN"
 try "around" one 5 "bazel: //p:a //p:b //p:e " "0 in none" "!NOT SEEN"
 
-# A change: what it is near, then what it reaches and the third, the longest unseen first.
+# After a change: first the tests near it, then those that it reaches and a third of all; the longest unseen come first.
 echo p/c.cc >"${root}/diff"
 echo //p:d >"${root}/bad"
 try "a change, and a test that fails" two 5 "1 C++ files changed since one (the" "bazel: //p:c //p:d " "bazel: //p:f //q:x //q:y " "bazel: //q:z " \
@@ -125,7 +125,7 @@ if (seen["run"], seen["commit"]) != (1, "four") or len(seen["date"]) != len("202
     sys.exit("FAILED: recorded: {}".format(seen))
 END
 
-# Whatever changes from run to run, three that are not cut see all.
+# Whatever changes from run to run, three complete runs see all tests.
 mkdir -p "${root}/free/lists"
 python3 - "${root}/clone/tools/ci" "${root}/free" <<'END' || failures=$((failures + 1))
 import contextlib, io, json, random, sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# .ci/run with made-up parts: its options, and what it runs beside what.
+# Tests .ci/run with made-up parts: its options, and which steps it runs at the same time.
 set -uo pipefail
 
 clone="$(mktemp -d)"
@@ -9,10 +9,10 @@ mkdir -p "${clone}"/{.ci,tools/ci,third_party/libtorch,cache/bare/libtorch-9.1.0
 cp .ci/run "${clone}/.ci"
 cp tools/ci/checks.sh "${clone}/tools/ci"
 cp third_party/libtorch/libtorch.sh "${clone}/third_party/libtorch"
-# The first is the default.
+# The first version is the default.
 printf 'version %s cuda=13.0 nccl=2.30.7 tested=whole\n' "9.2.0 cxx=20" "9.1.0 cxx=17" >"${clone}/third_party/libtorch/versions.txt"
 
-# made_up FILE: a script of what stands on stdin.
+# made_up FILE: makes a script from stdin.
 made_up() {
   { echo '#!/usr/bin/env bash' && cat; } >"${clone}/$1"
   chmod +x "${clone}/$1"
@@ -74,7 +74,7 @@ check "the default version, by its name" 0 "cpu: LibTorch <>" "!NOTE: LibTorch" 
   failures=$((failures + 1))
 }
 check "too little disk" 1 "NOTE: disk: 14 GiB were free at the start" "FAILED: 15 GiB of disk are free" -- FREE_KIB=15728639 --
-# One line each, before anything is done.
+# Each mistake is reported in one line, before anything is done.
 check "an unknown version" 2 $'exit 2\n.ci/run: GPipe: GPIPE_LIBTORCH=9.0.0 is not a LibTorch version that this GPipe supports: 9.2.0, 9.1.0.\n' \
   "!===" -- -- --libtorch=9.0.0
 for option in --libtorch --libtorch= --quick 9.1.0 ""; do

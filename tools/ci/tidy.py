@@ -26,7 +26,7 @@ JOBS = 2
 
 
 def git(*arguments):
-    """What git says, or None if it fails, or is not there."""
+    """The output of git, or None if git fails or is missing."""
     try:
         run = subprocess.run(["git", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def commit(name):
 
 
 def base():
-    """(commit or None, why this one)"""
+    """Returns the commit to compare with, or None, and a text that says which one it is."""
     chosen = os.environ.get("GPIPE_TIDY_BASE")
     if chosen:
         found = commit(chosen)
@@ -52,7 +52,7 @@ def base():
             if not commit("refs/remotes/" + name):
                 continue
             found = git("merge-base", "HEAD", "refs/remotes/" + name)
-            # On that branch itself the last commit is what is new.
+            # On that branch itself, the last commit counts as new.
             if found and found != commit("HEAD"):
                 return found, "where this branch left " + name
             break
@@ -71,7 +71,7 @@ def changed(since):
 
 
 class Includes:
-    """Which source of the compilation database reaches a header."""
+    """Finds the source of the compilation database that reaches a header."""
 
     def __init__(self, sources):
         self.sources = sorted(sources)
@@ -85,7 +85,7 @@ class Includes:
                 self.includers.setdefault(included, []).append(path)
 
     def source_of(self, header):
-        """Its own source or test if it has one, else the nearest; None if there is none."""
+        """The header's own source or test if it has one, else the nearest source; None if there is none."""
         seen, level = {header}, [header]
         while level:
             after = sorted({user for each in level for user in self.includers.get(each, [])} - seen)
@@ -100,15 +100,15 @@ class Includes:
 
 
 def database():
-    """Its path, and the sources in it."""
+    """The path of the compilation database, and the sources in it."""
     path = os.environ.get("GPIPE_TIDY_DATABASE") or "compile_commands.json"
     with open(path, encoding="utf-8") as file:
         return path, {os.path.relpath(entry["file"]) for entry in json.load(file)}
 
 
 def tidy(source, files, folder, deadline):
-    """Of a source that stands for `files`: (seconds, clang-tidy's text, whether it found something), or
-    None if the time was over before it began, or was done."""
+    """Runs clang-tidy on a source that stands for `files`. Returns (seconds, its text, whether it found something), or
+    None if the time was over before it began or ended."""
     begin = time.monotonic()
     if deadline is not None and begin > deadline:
         return None

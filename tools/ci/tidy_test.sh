@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/ci/tidy.py in a made-up clone, with a clang-tidy that finds fault with files that say WRONG.
+# Tests tools/ci/tidy.py in a made-up clone, with a clang-tidy that reports files that contain WRONG.
 set -uo pipefail
 
 # Sources from an archive are built and tested without git; tidy.py is for clones. Bazel's report says that it was
@@ -38,7 +38,7 @@ git config user.email a@b.c
 git config user.name a
 save() { git add -A && git commit -q -m "$1"; }
 
-# try CODE EXPECTED... -- ARGUMENTS...: runs it; each text must be in what it says, each !TEXT must not.
+# try CODE EXPECTED... -- ARGUMENTS...: runs tidy.py; its output must have each text, and no !TEXT.
 try() {
   local code="$1" output got text
   local -a expected=()
@@ -62,7 +62,7 @@ try() {
   done
 }
 
-# Sources own, b and c; own.h is own.cc's and included by b.cc, far.h reached through near.h by c.cc alone.
+# Sources own.cc, b.cc and c.cc. b.cc includes own.h, the header of own.cc; only c.cc reaches far.h, through near.h.
 mkdir p
 printf '#include "p/own.h"\n' >p/own.cc
 cp p/own.cc p/b.cc
@@ -86,7 +86,7 @@ try 0 "0 C++ files changed" "the last commit's parent" --
 echo '// x' | tee -a p/own.h p/far.h p/lonely.h p/unknown.cc >/dev/null
 save three
 try 0 "4 C++ files" "own.cc (good)" "c.cc (good)" "!b.cc" "NOT CHECKED: p/lonely.h" "NOT CHECKED: p/unknown.cc" "2 of 4" --
-# What is not committed counts, too; a file that is gone does not.
+# Changes that are not committed count, too; a deleted file does not.
 echo '// WRONG' >>p/b.cc
 git rm -q p/lonely.h
 try 1 "b.cc (FOUND)" "a finding" "own.cc (good)" "!lonely" --
@@ -99,7 +99,7 @@ try 1 "b.cc (FOUND)" -- p/b.cc
 GPIPE_TIDY_BASE=HEAD~3 try 1 "b.cc (FOUND)" "own.cc (good)" "GPIPE_TIDY_BASE" --
 GPIPE_TIDY_BASE=nonsense try 1 "nonsense is not a commit" --
 
-# A branch: all of it since the remote's default branch, which may have gone on.
+# On a branch, all changes count since it left the remote's default branch, which may have gone on.
 git clone -q . ../branch
 cd ../branch || exit 1
 git config user.email a@b.c
@@ -113,7 +113,7 @@ for name in own c; do
 done
 try 0 "2 C++ files" "where this branch left origin/HEAD" "own.cc (good)" "c.cc (good)" "!b.cc" --
 
-# What the time does not suffice for is named, and no failure. Two at a time are begun at once.
+# Files for which there was no time are named, and are not a failure. Two are begun at the same time.
 echo '// more' | tee -a p/b.cc p/c.cc p/own.cc >/dev/null
 sed -i s/WRONG// p/b.cc
 SLOW=1 GPIPE_TIDY_SECONDS=0.5 try 0 "b.cc (good)" "c.cc (good)" "NOT REACHED in 0.5 s: p/own.cc" "2 of 3" --

@@ -8,7 +8,7 @@ A program marks what a chapter shows with two lines, and may indent all of it:
     gpipe::GPipe pipe(model, {2, 2});
     // [/name]
 
-A block that is no such region, and a region that no chapter shows, are errors. Markers of other
+A block that is not such a region, and a region that no chapter shows, are errors. Markers of other
 regions within one are left out. Part of tools/lint; the programs are tests.
 
 A reader who copies a block has <torch/torch.h> and "gpipe/gpipe.h"; chapter 2 says so. A name of gpipe:: from another
@@ -22,7 +22,7 @@ import re
 import sys
 import textwrap
 
-# What a block uses, and what its chapter must say then.
+# If a block uses the first text, its chapter must contain the second.
 ALSO = {
     r"\bat::autocast\b": "ATen/autocast_mode.h",
     r"\bTEST(_F)?\(": "gtest/gtest.h",
@@ -70,7 +70,7 @@ def regions(text):
 
 
 def difference(block, known):
-    """How the region that is most alike differs."""
+    """The difference from the most similar region."""
     nearest = max(known, key=lambda each: difflib.SequenceMatcher(None, block, each[2]).quick_ratio(), default=None)
     if nearest is None:
         return "there are no regions"
@@ -100,7 +100,7 @@ class Headers:
         return found
 
     def declaring(self, namespace, name):
-        """The headers that declare it."""
+        """The headers that declare the name."""
         pattern = re.compile(rf"\b(class|struct|enum class|using|TORCH_MODULE\() ?{name}\b(?!;)|"
                              rf"^(?! *return)[\w:<>,&* ]+[ &*>]{name}\(", re.MULTILINE)
         return {header for header, text in self.texts.items()
@@ -108,7 +108,7 @@ class Headers:
 
 
 def unnamed_headers(chapter, block, headers):
-    """What the block uses and neither the usual headers nor those that its chapter names have, as texts."""
+    """The names that the block uses but neither the usual headers nor those of its chapter declare, as texts."""
     problems = [f"it uses {match[0]} and the chapter does not say {needed}"
                 for pattern, needed in ALSO.items()
                 if (match := re.search(pattern, block)) and needed not in " ".join(chapter.split())]
@@ -128,7 +128,7 @@ def unnamed_headers(chapter, block, headers):
 
 
 def check(chapters, programs, root=None):
-    """The problems, as texts, and how many blocks there are. `root`: of the headers; without it they are not looked at."""
+    """The problems, as texts, and how many blocks there are. `root`: the folder of the headers; without it, headers are not checked."""
     problems, known = [], []
     headers = Headers(root) if root else None
     for program in sorted(programs.glob("*.cc")):

@@ -18,7 +18,7 @@ def prose(text):
 
 
 def anchors(path):
-    """The anchors of its headings, as GitHub names them."""
+    """The anchors of the text's headings, as GitHub names them."""
     with open(path, encoding="utf-8") as file:
         text = re.sub(r"^```.*?^```", "", file.read(), flags=re.S | re.M)
     found = set()

@@ -13,7 +13,8 @@ fail() {
   failures=$((failures + 1))
 }
 
-# index_of FOLDER TARGET...: "//gpipe:x_test Suite.Test", a line each, of the workspace in FOLDER.
+# index_of FOLDER TARGET...: prints "//gpipe:x_test Suite.Test" for each test of these targets of the workspace in
+# FOLDER.
 index_of() {
   local folder="$1" target package source
   local -a sources
@@ -21,7 +22,7 @@ index_of() {
   for target in "$@"; do
     package="${target#//}"
     package="${folder}/${package%%:*}"
-    # The .cc files of the rule of that name, or the one of that name in a unit of several tests.
+    # The .cc files of the rule with that name, or the file with that name in a unit of several tests.
     mapfile -t sources < <(awk -v name="\"${target#*:}\"" '
       /^[a-z_]+\($/ { rule = "" }
       { rule = rule $0 "\n" }
@@ -48,8 +49,8 @@ index_of() {
   done
 }
 
-# check INDEX ROWS TESTS_COLUMN NOTE_COLUMN KINDS KINDS_WITHOUT_TESTS FILE...: one table, in one page or in several.
-# Kinds are what a note may begin with, "a|b|c"; those of the second list excuse a row from naming a test.
+# check INDEX ROWS TESTS_COLUMN NOTE_COLUMN KINDS KINDS_WITHOUT_TESTS FILE...: checks one table, in one page or in
+# several. A note begins with one of the kinds, "a|b|c"; a row whose kind is in the second list need not name a test.
 check() {
   awk -v rows="$2" -v tests="$3" -v note="$4" -v kinds="^($5):" -v excuses="^($6):" '
     function wrong(text) { print FILENAME ":" FNR ": " text; bad = 1 }
@@ -84,7 +85,7 @@ check() {
     }' "$1" "${@:7}"
 }
 
-# First that the check finds what it is to find.
+# First, a test that the check finds mistakes.
 mkdir "${scratch}/a"
 cat >"${scratch}/a/BUILD.bazel" <<'END'
 gpipe_cc_test(
@@ -132,7 +133,7 @@ try() { # EXPECTED ROW...
   output="$(check "${scratch}/index" 2 3 4 'not yet|partly' 'not yet' "${scratch}/table.md" "${scratch}/more.md")"
   code=$?
   [[ ${output} == *"${expected}"* ]] || fail "expected '${expected}' of '$*', got: ${output}"
-  # Only what is well begins with the counts.
+  # The counts come first only if all is well.
   if [[ ${expected} == ' '* ]]; then
     [[ ${code} == 0 ]] || fail "refused: $*"
   else

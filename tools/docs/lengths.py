@@ -19,10 +19,10 @@ RESULTS = ("docs/results.md", "docs/results_gpu.md")
 CELL = 200
 COLUMNS = 100
 MOST = 20  # hints
-# Pages that are tables to look something up, and weigh no ways against each other.
+# Pages of tables to look something up, which do not compare alternatives.
 TABLES = ("torchgpipe_faults.md", "torchgpipe_parity.md", "torchgpipe_parity_parts.md", "libtorch_inside.md")
 LOG = "CHANGELOG.md"  # one line for each change
-# What a line must not begin with: it would begin a list, a heading, a quotation or a table.
+# A line must not begin with one of these: it would begin a list, a heading, a quotation or a table.
 MARK = re.compile(r"([-+*>|]|#+|\d+[.)])$")
 ITEM = re.compile(r"(\s*)((?:[-+*]|\d+[.)])\s+)?")
 

@@ -14,7 +14,7 @@ import sys
 
 HEADER = pathlib.Path("gpipe/options.h")
 PAGE = pathlib.Path("docs/guide/37-options.md")
-# struct: what its table is called, and the chapter of each member.
+# struct: the title of its table, and the chapter of each member.
 CHAPTERS = {
     "GPipeOptions": ("Of a pipeline", {
         "balance": "04", "devices": "13", "chunks": "05", "shared_inputs": "03", "checkpoint": "06",

@@ -26,7 +26,7 @@ SPELLINGS = {
     "modelled": "modeled", "modelling": "modeling", "signalled": "signaled", "travelled": "traveled",
 }
 ISE = "initial|normal|optim|parallel|quant|serial|synchron|token|recogn|organ|minim|maxim|summar|general|special|util"
-# What is found, how it is counted and what to write.
+# The pattern, the name in the report, and the better wording.
 WORDS = [(re.compile(rf"\b{british}(s|d|ed|ing)?\b", re.I), british, american)
          for british, american in SPELLINGS.items()]
 WORDS += [

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The bundle is packed, unpacked elsewhere, and its programs run on the CPU.
+# Packs the bundle, unpacks it elsewhere, and runs its programs on the CPU.
 #   gpu_bundle_test.sh pack.sh RUN_SCRIPT KIND:PROGRAM...
 set -uo pipefail
 packer="${PWD}/$1"
 programs=("${@:2}")
 torch="$(ldd "${3#*:}" | awk '$1 == "libtorch.so" {print $3}')"
 torch="${torch%/lib/libtorch.so}"
-# Such as 2.15.0+cu132, and 2.15.
+# The full version and the short one, such as 2.15.0+cu132 and 2.15.
 full="$(cat "${torch}"/{build-version,version.py} 2>/dev/null | grep -m 1 -oE '[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.+]*')"
 version="$(grep -oE '^[0-9]+\.[0-9]+' <<<"${full}")"
 work="$(mktemp -d)"
@@ -16,7 +16,7 @@ fail() {
   echo "FAILED: $*" >&2
   failures=$((failures + 1))
 }
-# expect CODE TEXT COMMAND...
+# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT.
 expect() {
   local code
   "${@:3}" >"${work}/log" 2>&1
@@ -31,7 +31,7 @@ pack() { "${packer}" "$@" "${programs[@]}"; }
 expect 2 "unknown flag --ouput" pack --ouput=x.tar.xz
 expect 2 "give a name that ends in .tar.xz" pack --output="${work}"
 expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
-# Packing takes most of this test's time: three programs are more than 1 MiB, too.
+# Packs only three programs, which are more than 1 MiB, too: packing takes most of this test's time.
 expect 1 "more than --most_mib=1" "${packer}" --output="${work}/x.tar.xz" --most_mib=1 "${programs[@]:0:4}"
 [[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
 expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
@@ -58,7 +58,7 @@ expect 2 "set LIBTORCH_ROOT" env -u LIBTORCH_ROOT PATH="${work}/nothing:/bin" /b
 
 mv "${work}/gpipe_gpu/libtorch_version" "${work}/libtorch_version"
 expect 2 "libtorch_version, which says for which LibTorch this bundle is, is missing" "${run}" --device=cpu
-# For another one.
+# A bundle for another version.
 echo 1.2.3+cu90 >"${work}/gpipe_gpu/libtorch_version"
 expect 2 "is LibTorch ${full}; this bundle was built with 1.2.3+cu90: give it a LibTorch 1.2" env LIBTORCH_ROOT="${torch}" "${run}" --device=cpu
 mv "${work}/libtorch_version" "${work}/gpipe_gpu/libtorch_version"
@@ -70,7 +70,7 @@ expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"passed": 0' "${work}/results/summary.json" && fail "no test passed"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "${work}/results/summary.json" ||
   fail "the summary is not JSON"
-# All of it, as README.md has it: nothing fails, and what needs a GPU is told.
+# Runs the tests as README.md shows it: nothing fails, and tests that need a GPU are named.
 expect 0 '"program": "gpipe_internal_graphs_device_graph_cuda_test", "kind": "test", "device": "none", "exit_code": 0' \
   "${run}" --device=cpu --output="${work}/results" --only='*device_graph*' --only='gpu_test/*' --only='*peer_access*' --only='*bitwise*'
 grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
@@ -78,17 +78,17 @@ grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what i
 expect 0 '"programs": 8' grep '"summary": true' "${work}/results/summary.json"
 expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"skipped": 0' <(grep '"summary": true' "${work}/results/summary.json") && fail "nothing was left out"
-# In the order of the patterns, each once.
+# The programs run in the order of the patterns, each once.
 expect 0 "device_graph" grep -m 1 '"program"' "${work}/results/summary.json"
 expect 0 "1" grep -c device_graph_cuda_test.log "${work}/results/summary.json"
 expect 1 "no program matches --only=quux" "${run}" --device=cpu --only='*bitwise*' --only=quux --output="${work}/results"
 expect 1 "no program matches --only=quux" "${run}" --device=cpu --only=quux --output="${work}/results"
 expect 0 "measured" "${run}" resnet101_speed --experiment=pipeline-2 --devices=cpu,cpu --samples=8 --batch_size=4 --epochs=1
 expect 2 "there is no program quux" "${run}" quux
-# As --list names it.
+# A program can be named as --list prints it.
 expect 0 "exit code 124" bash -c "'${run}' --timeout=1 resnet101_speed --devices=cpu,cpu --scale=smoke; echo exit code \$?"
 expect 2 "--timeout=0: give seconds" "${run}" --timeout=0
-# A test by its name is under the same rules.
+# A test that is called by its name obeys the same rules.
 expect 0 "[  PASSED  ]" "${run}" --device=cpu gpipe_testing_bitwise_cuda_test
 if ! nvidia-smi >/dev/null 2>&1; then
   expect 1 "this machine has no GPU" "${run}" gpipe_internal_graphs_device_graph_cuda_test --gtest_filter='*RecordingRunsNothing'

@@ -3,7 +3,7 @@
 # they were built with.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-# What pack.sh has noted, such as 2.15.0+cu132; its patches are the same to programs.
+# The version that pack.sh noted, such as 2.15.0+cu132. Programs run with any patch release of it.
 if ! built_with="$(cat "${here}/libtorch_version" 2>/dev/null)"; then
   echo "error: ${here}/libtorch_version, which says for which LibTorch this bundle is, is missing: unpack the archive again" >&2
   exit 2
@@ -48,7 +48,7 @@ library_folder() {
   return 1
 }
 
-# "2.11.0+cu130" of such a folder; empty if it does not say.
+# The version of the LibTorch in such a folder, "2.11.0+cu130"; empty if it is unknown.
 version_of() {
   local file
   for file in "$1/../build-version" "$1/../version.py"; do
@@ -68,7 +68,7 @@ find_torch() {
   local seen=()
   for python in python3 python; do
     type -P "${python}" >/dev/null || continue
-    # Found, not imported: that would take seconds.
+    # torch is only looked for: importing it would take seconds.
     root="$("${python}" -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null)"
     [[ -n ${root} ]] || { seen+=("${python}: no torch") && continue; }
     torch="$(library_folder "${root}")" || continue
@@ -79,7 +79,7 @@ find_torch() {
   fail "no LibTorch ${version} here (${seen[*]:-no python3}), with which this bundle was built: set LIBTORCH_ROOT, or pack one for yours"
 }
 
-# A LibTorch for the CPU has the same version, and each test would fail one by one.
+# A LibTorch for the CPU has the same version; with it all tests would fail.
 need_cuda() {
   [[ -e ${torch}/libtorch_cuda.so ]] ||
     fail "LibTorch ${found} in ${torch} has no libtorch_cuda.so, it is for the CPU only: set LIBTORCH_ROOT to one for CUDA, or give --device=cpu"
@@ -117,10 +117,10 @@ if [[ ${list} -eq 1 ]]; then
 fi
 
 find_torch
-# LibTorch's own first: it knows best which libstdc++ it wants.
+# LibTorch's own folder comes first, because it has the libstdc++ that LibTorch needs.
 export LD_LIBRARY_PATH="${torch}:${here}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"
 
-# For tests.
+# Sets the variables by which tests choose the device and forbid skips.
 under_rules() {
   export GPIPE_TEST_DEVICE="${device}"
   if [[ ${device} == cuda ]]; then export GPIPE_FORBID_SKIPS=1; else unset GPIPE_FORBID_SKIPS; fi
@@ -173,16 +173,16 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   elif [[ ${code} -eq 0 && ${kind} != test ]]; then
     good=1
   fi
-  # A crash or a time-out, or a skipped test where none may be.
+  # Another exit code is a crash, a time-out, or a skipped test where skips are forbidden.
   [[ ${code} -eq 0 || ${bad} -gt 0 ]] || bad=1
-  # A test without a report has shown nothing.
+  # A test without a report has not shown anything, and counts as failed.
   [[ ${kind} != test || -s ${report} ]] || bad=$((bad > 0 ? bad : 1))
   passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left)) ran=$((ran + 1))
   printf '{"program": %s, "kind": "%s", "device": "%s", "exit_code": %d, "seconds": %d, "passed": %d, "failed": %d, "skipped": %d, "log": %s}\n' \
     "$(quoted "${label}")" "${kind}" "${device}" "${code}" $(($(date +%s) - begin)) "${good}" "${bad}" "${left}" "$(quoted "${log}")"
 }
 
-# Without a GPU: that it starts, which needs all of its libraries, and which cases are left out.
+# Without a GPU: checks that the test starts, for which it needs all its libraries, and counts its cases as skipped.
 list_one() { # PROGRAM
   local label log code begin left=0 bad=0
   label="$(basename "$1")" log="${output}/$(basename "$1").log"
@@ -205,7 +205,7 @@ run_any() { # KIND/NAME
     echo "$1 is not run: what it tests needs a GPU" >&2
     list_one "$1"
   elif [[ ${kind} == multi_gpu && ${gpu_count} -lt 2 ]]; then
-    # It has nothing to show on one, which is said and no failure.
+    # On one GPU it cannot test anything. A message says so, and it is not a failure.
     echo "$1 is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
     ran=$((ran + 1)) skipped=$((skipped + 1))
   else

@@ -53,11 +53,11 @@ FOLDERS = ("balance", "diagnose", "gpipe/internal", "gpipe/runtime", "intercepti
 NOT_MUTATED = ("skip/testing.h",)
 TESTS = ("//balance/... + //diagnose:all + //gpipe:all + //gpipe/internal/... + //gpipe/runtime:all + "
          "//gpipe/tests/... + //interception:all + //meta:all + //skip:all")
-# They take minutes, or are about the machine rather than the code.
+# These tests take minutes, or depend on the machine rather than the code.
 SLOW_TESTS = ("//gpipe/tests/exactness:golden_test", "//diagnose:diagnose_test")
 LAST_TESTS = ("//gpipe/tests/exactness:generated_programs_test",)
 
-# Changes there show nothing.
+# Mutants in these lines prove nothing.
 USELESS = re.compile(
     r"\breserve\(|pause\(|sleep_for|TORCH_INTERNAL_ASSERT|RECORD_FUNCTION|static_assert|\bassert\(|\bkSpins\b"
     r"|\(void\)"
@@ -90,7 +90,7 @@ class Mutant:
 
     @property
     def name(self):
-        """The same in a later version of the file, as long as the line stays."""
+        """The mutant in a later version of the file, if its line is still there."""
         return "\n".join((self.file, self.line_text, self.kind, self.change, str(self.twins)))
 
     def to_text(self):
@@ -119,7 +119,7 @@ def masked(text):
 
 
 class Source:
-    """A file, with what the search for mutants needs to know of its structure."""
+    """A file, with the parts of its structure that the search for mutants needs."""
 
     def __init__(self, file, text):
         self.file, self.text = file, text
@@ -184,7 +184,7 @@ class Source:
             yield begin, self.code[begin : end if end >= 0 else len(self.code)]
 
     def next_at_depth(self, begin, chars):
-        """The next of `chars` that is not within brackets; None where the surrounding ones close first."""
+        """The next of `chars` outside brackets; None if the surrounding brackets close first."""
         k = begin
         while k < len(self.code):
             char = self.code[k]
@@ -434,14 +434,14 @@ def find_mutants(file, text):
         shown = (begin, end + 1)
         if USELESS.search(code[begin:end]):
             continue
-        # Text that is excluded within the statement, such as a message, goes with it.
+        # Excluded text within the statement, such as a message, is left out with it.
         saved = bytes(source.excluded[begin : end + 1])
         source.excluded[begin : end + 1] = bytes(end + 1 - begin)
         if not saved[0]:
             add("statement left out", begin, end + 1, "{{ if (!gpipe_mutant({})) {{ ", " }} }}", "", shown)
         source.excluded[begin : end + 1] = saved
 
-    # Scopes: objects that act for as long as they live.
+    # Scopes: objects that have an effect while they live.
     for match in re.finditer(r"^[ \t]*((?:const )?((?:\w+::)*\w*(?:Scope|Guard)) (\w+)\(([^;{}]*)\);)$", code, re.M):
         begin, end = match.start(1), match.end(1)
         if not source.executable[begin] or "/*" in text[begin:end] or "//" in text[begin:end]:
@@ -468,7 +468,7 @@ def find_mutants(file, text):
 
 
 def verbatim(code):
-    """For str.format."""
+    """The text with its braces doubled for str.format."""
     return code.replace("{", "{{").replace("}", "}}")
 
 
@@ -482,7 +482,7 @@ def depth_zero(source, begin, position):
 
 
 def in_statement_place(source, position):
-    """Not between the parentheses of a for."""
+    """Whether the position is not between the parentheses of a for."""
     for opening, closing in source.partner.items():
         if opening < position < closing and source.code[opening] == "(" and source.is_control(opening):
             if not any(opening < block < position < source.partner.get(block, 0) for block in source.block):
@@ -501,7 +501,7 @@ def source_line(source, position):
 
 
 def nested(mutants):
-    """Without those that overlap others halfway."""
+    """The mutants, without those that partly overlap others."""
     result, open_spans = [], []
     for mutant in mutants:
         while open_spans and open_spans[-1] <= mutant.start:
@@ -537,7 +537,7 @@ def mutated_files(root):
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
-            # Tests of single units do not run programs.
+            # Programs are left out: tests of single units do not run them.
             other = path.stem.endswith(("_test", "_main", "_benchmark")) or name in NOT_MUTATED or "/testing/" in name
             if path.suffix in (".cc", ".h") and not other:
                 result.append(name)
@@ -558,7 +558,7 @@ def all_mutants(root):
 
 
 def chosen_at_random(mutants, count, seed):
-    """`count` of them: of a file with four times as many mutants, twice as many."""
+    """A sample of `count` mutants: twice as many from a file with four times as many mutants."""
     generator = random.Random(seed)
     by_file = collections.defaultdict(list)
     for mutant in mutants:
@@ -863,7 +863,7 @@ def verdict(result):
 
 
 def limit_memory():
-    """A mutant may allocate without end, or print."""
+    """Limits a test program: a mutant may allocate or print without end."""
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 20, 256 << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

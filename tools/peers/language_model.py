@@ -2,7 +2,7 @@
 """Trains the network of //examples/language_model with torch.distributed.pipelining, or with plain PyTorch.
 
 The same parameters to begin with, rows, optimizer and learning rates, written anew in Python: the losses are those of
-the program but for rounding, and the time is another.
+the program up to rounding, and the time is another.
 
     tools/bazel build //examples/language_model
     bazel-bin/examples/language_model/language_model --steps=0 --sample=0 --save=/tmp/begin
@@ -52,7 +52,7 @@ def read_text(path):
 
 
 def training_pieces(text):
-    """(tokens, targets) of each."""
+    """(tokens, targets) of each piece."""
     lines = [line + b"\n" for line in text.split(b"\n") if line]
     pieces = []
     for number, line in enumerate(lines):
@@ -201,7 +201,7 @@ def all_layers():
 
 
 def load(layers, path):
-    """From a model.safetensors."""
+    """Reads the values from a model.safetensors."""
     with open(path, "rb") as file:
         data = file.read()
     size = int.from_bytes(data[:8], "little")
@@ -222,7 +222,7 @@ def rate_at(step, steps):
 
 
 def clip(parameters, pipelined):
-    """Over all stages."""
+    """Clips the gradients by their norm over all stages."""
     square = sum((p.grad.norm() ** 2 for p in parameters), torch.zeros(()))
     if pipelined:
         dist.all_reduce(square)

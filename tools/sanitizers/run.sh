@@ -3,7 +3,7 @@
 # own.
 set -euo pipefail
 
-# Tests start in their runfiles.
+# The path is absolute; tests start in their runfiles.
 here="${PWD}/tools/sanitizers"
 [[ -f ${here}/lsan.txt ]] || here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 

@@ -33,7 +33,8 @@ def least(worker_of, micro_batches, costs, held):
                 busy[worker_of[stage]].append(model.new_fixed_size_interval_var(begin, duration, f"b{kind}{stage}.{i}"))
                 if i > 0:  # sums in one order
                     model.add(begin >= start[kind, stage, i - 1] + duration)
-            # Held from the start of the forward to the end of the weight gradient.
+            # The activation is held from the start of the forward to the end of the weight
+            # gradient.
             length = model.new_int_var(0, horizon, f"l{stage}.{i}")
             end = model.new_int_var(0, horizon, f"e{stage}.{i}")
             model.add(end == start["W", stage, i] + weight)

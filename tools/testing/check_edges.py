@@ -3,7 +3,7 @@
 
 Public are the headers of targets that are visible to all, of what those without headers are made
 of, and what these headers include of their package and its rooms; a function is what a header declares at the start of
-a line, or as a static member, but for those in a namespace `internal`.
+a line, or as a static member, except for those in a namespace `internal`.
 
   tools/testing/check_edges.py    prints them, and fails if there are some
 """
@@ -18,7 +18,7 @@ PUBLIC = "//visibility:public"
 
 
 def targets(package):
-    """The targets of a BUILD file: names and attributes that are plain values."""
+    """The targets of a BUILD file, with those attributes that are plain values."""
     result = {}
     for node in ast.parse(pathlib.Path(package, "BUILD.bazel").read_text()).body:
         call = getattr(node, "value", None)

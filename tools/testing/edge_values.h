@@ -1,5 +1,5 @@
 // EdgeRow: a row of the tests named edge_test: a public function, one of its arguments, and calls
-// with values at which code breaks. Each returns, or throws what is documented.
+// with values at which code often breaks. Each call returns, or throws a documented exception.
 //
 // tools/testing/check_edges.py says which public functions have no row.
 #ifndef TOOLS_TESTING_EDGE_VALUES_H_
@@ -37,7 +37,7 @@ inline EdgeRow integers(std::string function, std::string argument,
                         const std::function<void(int64_t)>& call) {
   EdgeRow row{std::move(function), std::move(argument), {}};
   using Limits = std::numeric_limits<int64_t>;
-  // 2^32 + 1 is 1 where a number is cut to 32 bits.
+  // 2^32 + 1 becomes 1 if a number is cut to 32 bits.
   for (const int64_t value :
        {int64_t{0}, int64_t{-1}, (int64_t{1} << 32) + 1, Limits::max(), Limits::min()}) {
     row.calls.push_back({std::to_string(value), [=] { call(value); }});
@@ -56,7 +56,7 @@ inline EdgeRow numbers(std::string function, std::string argument,
   return row;
 }
 
-// `call` takes a length: of an empty list, and of one with one value too few or too many.
+// `call` takes a length: 0, and the right one minus and plus 1.
 inline EdgeRow lengths(std::string function, std::string argument, size_t right,
                        const std::function<void(size_t)>& call) {
   EdgeRow row{std::move(function), std::move(argument), {}};
@@ -88,8 +88,8 @@ bool is_a(const std::exception& error) {
   return dynamic_cast<const Documented*>(&error) != nullptr;
 }
 
-// That each call of the row returns, or throws one of the documented types or of what is derived
-// from them.
+// Expects that each call of the row returns, or throws one of the documented types or a type
+// derived from one.
 template <typename... Documented>
 void expect_documented(const EdgeRow& row) {
   for (const EdgeRow::Call& call : row.calls) {

@@ -10,14 +10,14 @@ skip() {
   exit 0
 }
 
-# wheels_of WHEELS: the folder of what tools/WHEELS/WHEELS.sh fetches. Behind use_libtorch_python.
+# wheels_of WHEELS: prints the folder that tools/WHEELS/WHEELS.sh fetches. To be called after use_libtorch_python.
 wheels_of() {
   echo "${wheels_root}/$1-$(sha256sum "tools/$1/requirements.txt" | cut -c1-8)"
 }
 
-# use_libtorch_python NAME PROGRAM WHEELS FILE IMPORT: sets PYTHONPATH, by which python3 finds that LibTorch's torch, if
-# it came as wheels, and what tools/WHEELS/WHEELS.sh has fetched of its requirements.txt, which is there at run time.
-# Skips the test NAME where there is no FILE in torch, or IMPORT cannot be imported.
+# use_libtorch_python NAME PROGRAM WHEELS FILE IMPORT: sets PYTHONPATH, so that python3 finds the torch of the program's
+# LibTorch, if that came as wheels, and the wheels fetched by tools/WHEELS/WHEELS.sh. The test needs that folder's
+# requirements.txt as data. Skips the test NAME if torch has no FILE, or IMPORT cannot be imported.
 use_libtorch_python() {
   local name="$1" program="$2" wheels="$3" file="$4" library site
   library="$(ldd "${program}" | awk '$1 == "libtorch_cpu.so" { print $3 }')"
@@ -26,7 +26,8 @@ use_libtorch_python() {
   wheels_root="${GPIPE_CACHE:-$(dirname "${site}")}"
   PYTHONPATH="${site}:$(wheels_of "${wheels}")"
   export PYTHONPATH
-  # The wheels are not compiled, and cannot be in a sandbox: that takes longer than all the rest.
+  # The wheels are not compiled, and in a sandbox compiled files cannot be written beside them. Compiling them takes
+  # most of the time.
   export PYTHONPYCACHEPREFIX="${TEST_TMPDIR}/compiled"
   python3 -c "import $5" >"${TEST_TMPDIR}/import" 2>&1 || {
     cat "${TEST_TMPDIR}/import"

@@ -30,7 +30,7 @@ struct WrongInput {
   }
 };
 
-// The message without what LibTorch appends to it: the place in our code and a backtrace.
+// The message without the place in our code and the backtrace, which LibTorch appends.
 inline std::string message_of(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\nException raised from"));

@@ -1,4 +1,4 @@
-// //balance with the tests' own network.
+// //balance with a test's own network.
 
 #include "balance/commands/balance_main.h"
 #include "balance/commands/testing/own_network.h"

@@ -1,4 +1,4 @@
-// //balance:fit with the tests' own network.
+// //balance:fit with a test's own network.
 
 #include "balance/commands/fit_main.h"
 #include "balance/commands/testing/own_network.h"

@@ -1,4 +1,4 @@
-// //balance:memory_plan with the tests' own network.
+// //balance:memory_plan with a test's own network.
 
 #include "balance/commands/memory_plan_main.h"
 #include "balance/commands/testing/own_network.h"

@@ -20,7 +20,7 @@ ABSL_FLAG(std::string, mistake, "", "What is wrong with the model.");
 
 namespace {
 
-// A network that is no list of layers.
+// A network that is not a list of layers.
 struct WholeImpl : torch::nn::Module {
   WholeImpl() {
     first = register_module("first", torch::nn::Linear(4, 4));

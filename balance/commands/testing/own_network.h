@@ -1,5 +1,5 @@
-// make_model: a small perceptron of the tests' own, as a user's program has one, and what is wrong
-// with it if the flag --mistake says so.
+// make_model: makes a small perceptron as a user's program would. The flag --mistake puts a mistake
+// into it.
 #ifndef BALANCE_COMMANDS_TESTING_OWN_NETWORK_H_
 #define BALANCE_COMMANDS_TESTING_OWN_NETWORK_H_
 

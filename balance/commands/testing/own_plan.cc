@@ -1,4 +1,4 @@
-// //balance:plan with the tests' own network.
+// //balance:plan with a test's own network.
 
 #include "balance/commands/plan_main.h"
 #include "balance/commands/testing/own_network.h"

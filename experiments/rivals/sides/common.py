@@ -18,7 +18,7 @@ MASK = 0xFFFFFFFF
 
 
 def fill_values(k, count):
-    """From -1 to 1, for elements 0 to count - 1 of tensor `k`; float64."""
+    """Values from -1 to 1, for elements 0 to count - 1 of tensor `k`; float64."""
     h = (torch.arange(count, dtype=torch.int64) + k * 0x9E3779B9) & MASK
     h ^= h >> 16
     h = (h * 0x85EBCA6B) & MASK
@@ -98,12 +98,12 @@ def resident_memory():
 
 
 class PeakMemory:
-    """The most bytes of data since the construction, above what was held there."""
+    """The most bytes of data since the construction, above what was held then."""
 
     def __init__(self):
         gc.collect()
         process = ctypes.CDLL(None)
-        process.malloc_trim(0)  # What importing torch has freed would hide what comes.
+        process.malloc_trim(0)  # Memory that importing torch has freed would hide later allocations.
         if hasattr(process, "MallocExtension_ReleaseFreeMemory"):  # tcmalloc, by LD_PRELOAD
             process.MallocExtension_ReleaseFreeMemory()
         try:
@@ -119,7 +119,7 @@ class PeakMemory:
 
 
 class PeakDeviceMemory:
-    """The same of a GPU: what torch's allocator has given out, without what it has reserved beside that."""
+    """The same for a GPU: what torch's allocator has handed out, not what it has reserved."""
 
     def __init__(self, device):
         self.device = device

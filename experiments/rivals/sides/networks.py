@@ -1,7 +1,7 @@
 """Four networks of //models for torch, as flat lists of layers.
 
 A layer here says what it takes from afar and what it leaves for later: `stash` and `pop` name a skip or are
-None. What carries the skips is the pipeline's own business: torchgpipe has a decorator for it,
+None. Each pipeline carries the skips in its own way: torchgpipe has a decorator for it,
 torch.distributed.pipelining passes them from stage to stage.
 """
 

@@ -25,7 +25,7 @@ def as_tuple(value):
 
 
 def crossing_skips(layers, border):
-    """The skips on their way from before layer `border` to it or behind, in the order of their stashes."""
+    """The skips that are stashed before layer `border` and popped at or after it, in the order of their stashes."""
     stashed = {layer.stash: place for place, (_, layer) in enumerate(layers) if getattr(layer, "stash", None)}
     popped = {layer.pop: place for place, (_, layer) in enumerate(layers) if getattr(layer, "pop", None)}
     return [skip for skip, place in stashed.items() if place < border <= popped[skip]]
@@ -48,7 +48,7 @@ class ContiguousGradient(torch.autograd.Function):
 
 
 class Stage(torch.nn.Module):
-    """Layers begin to end - 1: takes and gives what the layers do, and behind that the skips that cross."""
+    """Layers begin to end - 1. Inputs and outputs are those of the layers, then the skips that cross the borders."""
 
     def __init__(self, layers, begin, end, recompute):
         super().__init__()
@@ -126,7 +126,7 @@ def main():
     target = common.filled_target(network, flags.rows).to(device)
 
     def step():
-        """The loss, on the last stage. The barriers have the first one wait for all."""
+        """Returns the loss on the last stage, 0 on others. The barrier makes the first stage wait for all."""
         module.zero_grad()
         losses = []
         arguments = (data,) if rank == 0 else ()
@@ -134,7 +134,7 @@ def main():
             schedule.step(*arguments, target=target, losses=losses)
         else:
             schedule.step(*arguments)
-        if device.type == "cpu":  # On a GPU there is nobody to wait for.
+        if device.type == "cpu":  # On a GPU there is only one process.
             dist.barrier()
         return torch.stack([loss.detach() for loss in losses]).mean().item() if losses else 0.0
 

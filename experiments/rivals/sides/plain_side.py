@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """torch without a pipeline in //experiments/rivals: the whole mini-batch at once; the same commands and answers as
-ours.cc with --trainer=plain. What a step takes here more than there is Python's share.
+ours.cc with --trainer=plain. The additional time of a step here is Python's share.
 """
 
 import torch
@@ -37,7 +37,7 @@ def main():
     target = common.filled_target(network, flags.rows).to(device)
 
     def step():
-        # Between forward and backward, as in ours.
+        # Gradients are cleared between forward and backward, as in ours.
         loss = network.loss(module(data), target)
         module.zero_grad()
         loss.backward()

@@ -107,7 +107,7 @@ TEST(Collectives, AnEpochForgetsThoseBefore) {
   EXPECT_FALSE(calls.is_waiting());
   EXPECT_EQ(calls.begin(), 1);
   EXPECT_FALSE(calls.has_verdict());
-  // A verdict that was still in transit.
+  // An old verdict, which was still in transit, arrives.
   calls.know(0, {1, "old", {}});
   EXPECT_FALSE(calls.has_verdict());
   EXPECT_FALSE(calls.hear(0, 0, compared(2, "4"), after(0)));

@@ -86,7 +86,7 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   EXPECT_THROW(to_agree(agree), DamagedMessage);
 }
 
-// In both directions: each rank's value to rank 0, and all values to each rank.
+// Tests both directions: each rank's value to rank 0, and all values to each rank.
 TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
   for (const int64_t size : {1, 2, 3, 4, 7, 512, 1000, 100000}) {
     for (const std::string& name : {std::string(), std::string(1000, 'n')}) {

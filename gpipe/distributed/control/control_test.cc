@@ -435,7 +435,7 @@ TEST(Control, NamesWhoDoesNotComeToACall) {
 }
 
 // The rank's call is given up for all, and the next call is the same on all ranks.
-TEST(Control, WhoDoesNotComeToTheNextEpochMakesTheCallThatWasGivenUpNoMore) {
+TEST(Control, ARankThatDoesNotComeToTheNextEpochNoLongerMakesTheCallThatWasGivenUp) {
   Meeting meeting(3, std::chrono::seconds(30), Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -473,7 +473,7 @@ TEST(Control, WhoDoesNotComeToTheNextEpochMakesTheCallThatWasGivenUpNoMore) {
   for (int64_t rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-TEST(Control, WhoIsInAnotherCallIsNamedAndThenAllGoOn) {
+TEST(Control, ARankInAnotherCallIsNamedAndThenAllGoOn) {
   Meeting meeting(3);
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -608,7 +608,7 @@ TEST(Control, ANextEpochMayBeShort) {
 }
 
 // No rank waits for the next epoch for a rank that has left, before the failure or because of it.
-TEST(Control, ANextEpochIsNotAwaitedFromWhoHasLeft) {
+TEST(Control, ANextEpochIsNotAwaitedFromARankThatHasLeft) {
   for (const bool before : {true, false}) {
     Meeting meeting(3, std::chrono::seconds(30), std::chrono::seconds(60));
     RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -744,7 +744,7 @@ TEST(Control, LossesBehindARecordAreAgreedOn) {
 }
 
 // A thread that waits for the record may wake when another one has begun the next epoch.
-TEST(Control, WhoWaitsForARecordGetsThatOfItsEpoch) {
+TEST(Control, ARankThatWaitsForARecordGetsThatOfItsEpoch) {
   constexpr int kThreads = 6;
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -801,7 +801,7 @@ TEST(Control, AReportThatComesLateChangesNothing) {
 }
 
 // One thread checks for failures while another one begins the next epoch.
-TEST(Control, WhoChecksGetsAFailureOrNone) {
+TEST(Control, ARankThatChecksGetsAFailureOrNone) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
   for (int epoch = 0; epoch < 20; ++epoch) {
@@ -930,7 +930,7 @@ TEST(Control, TellsWhoIsSilentAndFencesIt) {
   }
 }
 
-TEST(Control, AShortStopIsNoFault) {
+TEST(Control, AShortStopIsNotAFault) {
   Meeting meeting(3, Milliseconds(2000));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -947,7 +947,8 @@ TEST(Control, AShortStopIsNoFault) {
   expect_all(ranks, 3, "well");
 }
 
-// As when a machine sleeps: a rank that did not listen must not call the others silent.
+// All ranks stop, as when a machine sleeps. A rank that did not listen must not report the others
+// as silent.
 TEST(Control, AStopOfAllIsNobodysSilence) {
   Meeting meeting(3, Milliseconds(500));
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -1024,7 +1025,7 @@ TEST(Control, TellsWhoLeavesBeforeTheOthersAreDone) {
             "rank 1 (host1) left: it ended after 1 calls, but is needed for call 2");
 }
 
-TEST(Control, WhoHasDoneItsPartMayLeave) {
+TEST(Control, ARankThatHasDoneItsPartMayLeave) {
   Meeting meeting(3);
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
     auto control = meeting.connect(rank);
@@ -1045,7 +1046,7 @@ TEST(Control, WhoHasDoneItsPartMayLeave) {
 }
 
 // The others know that the rank leaves, and decide without it: there must not be two records.
-TEST(Control, WhoLeavesDoesNotDecide) {
+TEST(Control, ARankThatLeavesDoesNotDecide) {
   Endpoint endpoint{"127.0.0.1", 0};
   ControlOptions options;
   options.size = 2;
@@ -1160,7 +1161,7 @@ TEST(Control, ASymptomWithoutACauseIsTold) {
   EXPECT_EQ(hear(ranks, 1).text, "rank 0 (host0) threw: a message is damaged");
 }
 
-TEST(Control, ThoseThatConnectLearnWhoEnded) {
+TEST(Control, RanksThatConnectLearnWhichRankEnded) {
   Meeting meeting(4);
   RankProcesses ranks(4, [&](int64_t rank, const Say& say) {
     if (rank == 3) sleep(400);  // until all is decided

@@ -147,7 +147,7 @@ TEST(FailureRecords, WhatTheNextEpochBeginsWith) {
 }
 
 // Ranks that are slow to come do not keep the others from learning of the loss.
-TEST(FailureRecords, WhoWasReadyAndIsLostIsToldOfAtOnce) {
+TEST(FailureRecords, ARankThatWasReadyAndIsLostIsReportedAtOnce) {
   FailureRecords records(0, 3);
   records.hear_record(0, {exception(1)}, at(0));
   records.hear_ready(2, 1);
@@ -157,7 +157,7 @@ TEST(FailureRecords, WhoWasReadyAndIsLostIsToldOfAtOnce) {
   EXPECT_THAT(records.last(), ElementsAre(death(2)));
 }
 
-TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
+TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   FailureRecords records(1, 3);
   records.listen(at(0));
   records.report(exception(1), at(0), at(0));
@@ -177,7 +177,7 @@ TEST(FailureRecords, WhoMissesItsTurnWaitsForTheNext) {
   left.hear(0, death(0), at(45), at(50));
   EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
-  // A rank that was stopped: what it hears may have come long ago.
+  // This rank was stopped: the messages that it reads may have come long ago.
   FailureRecords stopped(0, 2);
   stopped.listen(at(0));
   stopped.listen(at(190));

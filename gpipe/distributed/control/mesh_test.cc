@@ -155,7 +155,7 @@ TEST_F(MeshTest, DropsStrangers) {
   EXPECT_THAT(told(1), ElementsAre("lost 2: it sent what no rank sends"));
 }
 
-TEST_F(MeshTest, DropsWhoIsSilentAndTheOldestOfMany) {
+TEST_F(MeshTest, DropsSilentStrangersAndTheOldestOfMany) {
   make(2);
   Socket silent = begin_connect(endpoints_[0]);
   settle();
@@ -174,7 +174,7 @@ TEST_F(MeshTest, DropsWhoIsSilentAndTheOldestOfMany) {
 }
 
 // The oldest of many connections may be a rank whose hello came after it was read last.
-TEST_F(MeshTest, HearsWhomItDropsOnceMore) {
+TEST_F(MeshTest, HearsADroppedStrangerOnceMore) {
   make(3);
   Connection rank(begin_connect(endpoints_[1]));
   settle();
@@ -191,7 +191,7 @@ TEST_F(MeshTest, HearsWhomItDropsOnceMore) {
 
 // A rank that drops another one among its strangers is alive. It has ended if nothing listens
 // there.
-TEST_F(MeshTest, WhoIsDroppedComesAgain) {
+TEST_F(MeshTest, ADroppedRankComesAgain) {
   make(2);
   int port = 0;
   Socket crowded = listen_on("127.0.0.1", &port);

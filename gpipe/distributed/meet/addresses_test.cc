@@ -69,7 +69,7 @@ TEST(Addresses, OfSeveralAddressesOfRankZerosHostAllTakeTheSame) {
     return {"10.0.0.1", "fd00::1"};
   };
   expect_addresses(environment("node1", 2), "10.0.0.2", "10.0.0.1", both);
-  // A machine with one kind alone.
+  // A machine with addresses of one kind only.
   both.source_of = [](const std::string& address) -> std::string {
     return address.compare(0, 4, "fd00") == 0 ? "fd00::2" : "";
   };

@@ -283,7 +283,7 @@ TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
     for (const auto& quotas : of_ranks) sources.push_back({"node1", 64, quotas});
     return too_many_threads(sources, threads, /*is_chosen=*/false);
   };
-  // Each in a container of its own, with a quota of two cores.
+  // Each process is in a container of its own, with a quota of two cores.
   EXPECT_EQ(warning({{{"a", 2}}, {{"b", 2}}}, 2), "");
   EXPECT_THAT(warning({{{"a", 2}}, {{"a", 2}}}, 2),
               HasSubstr("each of the 2 processes that share a quota of time on 'node1' has 2"));
@@ -297,7 +297,7 @@ TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
                     HasSubstr("there are 4 cores: set OMP_NUM_THREADS=2 ")));
   EXPECT_THAT(warning({{{"pod", 4}}, {{"pod", 4}}, {{"pod", 4}}}, 2),
               HasSubstr("set OMP_NUM_THREADS=1 "));
-  // What leaves the fewest is told.
+  // The message names the limit that leaves the fewest cores.
   EXPECT_THAT(warning({{{"pod", 8}, {"a", 1}}, {{"pod", 8}}}, 8),
               HasSubstr("set OMP_NUM_THREADS=1 "));
 }

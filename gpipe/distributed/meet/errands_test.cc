@@ -28,7 +28,7 @@ TEST(Errands, OneThatDoesNotEndHoldsNobodyUp) {
   const Clock::time_point begin = Clock::now();
   {
     Errands errands;
-    // The call is bound to the shared state, which lives as long as the thread.
+    // The call owns an object, which must live until the call ends.
     auto result = errands.begin([owned = std::move(owned), wait = never.get_future().share()] {
       wait.wait();
       return *owned;

@@ -361,7 +361,7 @@ void Session::compare_builds() {
                   environment_.device_links);
 }
 
-// Rank 0 tells of all: of the others' quotas nobody else knows.
+// Rank 0 warns for all ranks: no other rank knows the others' quotas.
 void Session::tell_of_too_many_threads() {
   if (size() == 1) return;
   const std::vector<machine::Quota> quotas = machine::core_quotas();

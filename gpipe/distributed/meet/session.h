@@ -92,7 +92,7 @@ class Session {
   void claim_rank(std::chrono::steady_clock::time_point end);
   void check_alone(std::chrono::steady_clock::time_point end);
   [[noreturn]] void refuse_rank() const;
-  // For a rank that nobody has met in time.
+  // For a rank that met no other one in time.
   std::string hint_of_a_second() const;
   void find_peers(std::chrono::steady_clock::time_point end);
   // Returns what `call`, a call of the store's client, returns. A client waits forever if the store

@@ -122,7 +122,7 @@ TEST(Session, ProcessesFindEachOther) {
 
 // By default a write to a closed connection brings SIGPIPE, which ends the process without a
 // message.
-TEST(Session, MessagesToWhoHasDiedThrow) {
+TEST(Session, MessagesToARankThatHasDiedThrow) {
   for (const bool sends : {true, false}) {
     const MasterPort port;
     RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -170,7 +170,7 @@ TEST(Session, AnotherNumberOfThreadsIsAnErrorOnAllRanks) {
                     HasSubstr("rank 2 has '4'"), HasSubstr(" has '1'")));
 }
 
-// Which of the two is first is a matter of time.
+// It depends on time which of the two processes comes first.
 TEST(Session, TwoProcessesWithOneRankAreTold) {
   const MasterPort port;
   RankProcesses processes(3, [&](int64_t process, const Say& say) {
@@ -323,7 +323,7 @@ TEST(Session, AChildOfADeadProcessDoesNotKeepItsPort) {
   for (const int end : {children[0], children[1], begun[0], begun[1]}) close(end);
 }
 
-// Like torchrun's agent, it keeps its store while it starts the processes again.
+// A launcher that keeps its store while it starts the processes again, as torchrun's agent does.
 class LaunchersStore {
  public:
   LaunchersStore()
@@ -338,7 +338,7 @@ class LaunchersStore {
   }
 
   void send(int signal) { processes_.send(0, signal); }
-  // `port`: of another program that passes on what it gets.
+  // `port`: the port of another program that forwards to the store; 0: the store's own port.
   Environment environment(int64_t rank, int64_t size, int64_t restarts = 0, int port = 0) const {
     Map of_torchrun = variables(rank, size, port == 0 ? port_.number() : port);
     of_torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
@@ -380,7 +380,7 @@ TEST(Session, MeetsAtALaunchersStoreAndAgainAfterARestart) {
   }
 }
 
-// What processes with these ranks say, which come one after the other.
+// Starts processes with these ranks one after the other, and returns their lines.
 std::vector<std::string> come_to(const LaunchersStore& launcher, int64_t size,
                                  const std::vector<int64_t>& of_ranks, Milliseconds limit) {
   RankProcesses processes(static_cast<int64_t>(of_ranks.size()), [&](int64_t process,
@@ -412,7 +412,7 @@ TEST(Session, TwoProcessesWithOneRankAtALaunchersStoreAreTold) {
               ElementsAre(told(0), "met", "met"));
   EXPECT_THAT(come_to(launcher, 2, {1, 1, 0}, std::chrono::seconds(20)),
               ::testing::UnorderedElementsAre("met", told(1), "met"));
-  // Those that come too late disturb nobody.
+  // Processes that come too late do not disturb the others.
   const auto late = [](const std::string& missing, int64_t rank) {
     return AllOf(HasSubstr(missing),
                  HasSubstr("another process has come as rank " + std::to_string(rank)));
@@ -454,7 +454,7 @@ TEST(Session, TheStoreOutlivesClientsThatDoNotWaitForItsAnswers) {
   EXPECT_EQ(server.how_it_ends(0), "");
 }
 
-// Neither in what is thrown nor in what c10d logs.
+// There are no stack frames in the exception and none in c10d's log.
 TEST(Session, AStoreThatIsGoneSaysSoWithoutStackFrames) {
   LaunchersStore launcher;
   const std::string log = ::testing::TempDir() + "/stderr_of_a_client";

@@ -23,7 +23,7 @@ const LinkKind& link_kind(const std::string& name) {
   std::string known;
   for (const auto& [other, kind] : kinds()) known += ", " + other;
   throw std::invalid_argument("GPIPE_DEVICE_LINKS='" + name +
-                              "' is no way between the devices of processes. There are: host "
+                              "' is not a way between the devices of processes. There are: host "
                               "(the default: by way of the host's memory)" +
                               known);
 }

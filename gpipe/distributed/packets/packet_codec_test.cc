@@ -210,7 +210,7 @@ TEST(PacketCodec, RefusesWhatCannotTravel) {
   refuse(at::_efficientzerotensor({2}, at::kFloat));
 }
 
-TEST(PacketCodec, AnnouncementsAreNoHeads) {
+TEST(PacketCodec, AnnouncementsAreNotHeads) {
   EXPECT_EQ(announced_bytes(announce(5000), kLimit), 5000);
   EXPECT_EQ(announced_bytes(encode(packet_of({at::randn({3})})).head, kLimit), std::nullopt);
   EXPECT_THROW(announced_bytes(announce(5000), 4999), DamagedMessage);

@@ -52,7 +52,7 @@ void move_parcels(Group& group, Control& control,
                   const std::vector<internal::Processes::Parcel>& receives) {
   Transfers transfers;
   const Control::Watch watch(control, [&] { transfers.cancel(); });
-  std::string symptom = "a message was cancelled";
+  std::string symptom = "a message was canceled";
   try {
     for (const auto& parcel : receives) {
       transfers.add(group.receive(parcel.bytes, parcel.process, kTag));

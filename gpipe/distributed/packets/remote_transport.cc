@@ -130,7 +130,7 @@ class RemoteTransport::Impl {
       symptom = symptom_;
     }
     if (!symptom.empty()) fail(symptom);
-    if (is_cancelled_) fail("the run was cancelled");
+    if (is_cancelled_) fail("the run was canceled");
     if (options_.links != nullptr) {
       options_.links->let_follow(internal::current_stream(options_.links->device()));
     }
@@ -445,7 +445,7 @@ class RemoteTransport::Impl {
     const bool has_exception = std::current_exception() != nullptr;
     try {
       if (!has_exception) {
-        fault.text = "its part of the run was cancelled";
+        fault.text = "its part of the run was canceled";
         return control_->report(std::move(fault), epoch_);
       }
       throw;

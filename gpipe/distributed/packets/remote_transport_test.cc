@@ -409,7 +409,8 @@ void run_once(const Program& program, Session& session, Group& group, const Say&
     const auto failure = internal::execute<Packet>(pool, program, transport, handler, options);
     if (failure) std::rethrow_exception(failure->error);
     transport.finish();
-    // As at the end of a step, whose loss all ranks get: a rank that is done needs the others, too.
+    // All ranks agree, as at the end of a step, whose loss all get: a rank that is done waits for
+    // the others.
     session.control().agree("end of the run", "");
     call.done();
     say("0 well");

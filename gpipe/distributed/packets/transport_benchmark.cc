@@ -36,7 +36,7 @@ using internal::Packet;
 constexpr int32_t kOrderTag = 1 << 30;
 constexpr int32_t kBareTag = kOrderTag + 2;
 
-// One process's end of the group.
+// The end of the group in one process.
 struct Ends {
   std::unique_ptr<Session> session;
   std::unique_ptr<Group> group;

@@ -180,10 +180,10 @@ TEST(Sockets, SayWhatIsWrong) {
   };
   int port = 0;
   EXPECT_THAT(message([&] { listen_on("localhost", &port); }),
-              HasSubstr("'localhost' is no numeric address"));
+              HasSubstr("'localhost' is not a numeric address"));
   EXPECT_THAT(message([&] { listen_on("192.0.2.1", &port); }),
               HasSubstr("cannot listen on 192.0.2.1:0: "));
-  EXPECT_THAT(message([&] { begin_connect({"", 1}); }), HasSubstr("'' is no numeric address"));
+  EXPECT_THAT(message([&] { begin_connect({"", 1}); }), HasSubstr("'' is not a numeric address"));
   EXPECT_EQ(to_text(Endpoint{"::1", 5}), "[::1]:5");
 }
 

@@ -77,7 +77,7 @@ TEST(PrivateDescriptors, AChildKeepsNoneOpen) {
   make_private(again.own);
   make_public(again.own);
   const Child child;
-  // While the child lives.
+  // The parent closes its descriptor while the child lives.
   close(kept.own);
   EXPECT_FALSE(has_ended(kept.other));
   close_private(duplicate);

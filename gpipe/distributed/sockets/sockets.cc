@@ -30,7 +30,7 @@ std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const Endpoint& endpoint)
       getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
   if (error != 0) {
     throw std::runtime_error("'" + endpoint.address +
-                             "' is no numeric address: " + gai_strerror(error));
+                             "' is not a numeric address: " + gai_strerror(error));
   }
   return {found, freeaddrinfo};
 }

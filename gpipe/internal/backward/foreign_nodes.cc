@@ -12,13 +12,13 @@ namespace {
 
 // A reference to the node, which has an owner. A template, since each LibTorch version has one of
 // the two ways only.
-template <typename Node>
+template <typename Node, typename Pointer = NodePtrTo<Node>>
 WeakNodePtr weak_from(const Node& constant) {
   auto& node = const_cast<Node&>(constant);
-  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
     return node.weak_from_this();
   } else {
-    return WeakNodePtr(NodePtr::reclaim_copy(&node));
+    return WeakNodePtr(Pointer::reclaim_copy(&node));
   }
 }
 

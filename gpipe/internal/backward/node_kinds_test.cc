@@ -77,7 +77,7 @@ TEST(NodeKinds, HooksOfEveryKindMayWrite) {
   retained.retain_grad();
   EXPECT_TRUE(has_hooks(*node_of(retained)));
 
-  // No hooks, but the function is the user's.
+  // The node has no hooks, although its function is a user's.
   EXPECT_FALSE(has_hooks(*node_of(Doubled::apply(leaf()))));
   EXPECT_TRUE(may_write(*node_of(Doubled::apply(leaf()))));
 }

@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/internal/batch/mini_batch.h"
 #include "gpipe/internal/tensors/finite.h"
@@ -186,20 +187,30 @@ double total_loss(const std::vector<double>& losses, const std::vector<double>& 
 }
 
 std::string MicroBatchLoss::nan_text(const std::vector<double>& values) const {
-  if (!weights_by_rows_) return "";
   std::vector<size_t> nan;
+  size_t counted = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     if (losses_[i].is_meta()) return "";
+    if (shares_[i] == 0) continue;
+    ++counted;
     if (std::isnan(values[i])) nan.push_back(i);
   }
-  if (nan.empty() || nan.size() == values.size()) return "";  // no loss is NaN, or all are
-  return "the loss of micro-batch " + std::to_string(nan.front()) + " is nan, and those of " +
-         std::to_string(values.size() - nan.size()) + " of " + std::to_string(values.size()) +
-         " micro-batches are not. If all of its targets are ignored (padding), its mean is over "
-         "nothing: give StepOptions::weight, the number of those that count "
-         "(docs/guide/08-losses.md). If "
-         "not, StepOptions::check_finite(true) names the layer that gives the first value that is "
-         "not finite";
+  const std::string find =
+      "StepOptions::check_finite(true) names the layer that gives the first value that is not "
+      "finite (docs/guide/22-nan.md)";
+  if (weights_by_rows_ && !nan.empty() && nan.size() < counted) {
+    return absl::StrCat("the loss of micro-batch ", nan.front(), " is nan, and those of ",
+                        counted - nan.size(), " of ", counted,
+                        " micro-batches are not. If all of its targets are ignored (padding), its "
+                        "mean is over nothing: give StepOptions::weight, the number of those that "
+                        "count (docs/guide/08-losses.md). If not, ",
+                        find);
+  }
+  if (nan.empty()) {
+    return "the loss is nan: those of the micro-batches are infinite, with both signs. " + find;
+  }
+  return absl::StrCat("the loss is nan in ", nan.size(), " of ", counted,
+                      " micro-batches, from micro-batch ", nan.front(), " on. ", find);
 }
 
 // [micro-batch] The losses on the host, with one wait for the device instead of one for each.

@@ -52,8 +52,9 @@ class MicroBatchLoss {
   std::vector<double> values() const;
   // The share of each micro-batch's loss in the loss of the mini-batch: see total_loss().
   const std::vector<double>& shares() const { return shares_; }
-  // A hint for a caller who gets NaN although the losses of some micro-batches are numbers, because
-  // the others may be means over nothing. Empty: no hint.
+  // A warning for a caller whose loss is NaN: which micro-batches it comes from, and how to find
+  // the place. Where some have a number, the others may be means over nothing, and it says so.
+  // Empty on meta.
   std::string nan_text(const std::vector<double>& values) const;
 
  private:

@@ -217,7 +217,7 @@ TEST(MicroBatchLoss, AnEmptyMiniBatchHasASumButNoMean) {
   EXPECT_EQ(run(LossReduction::kSum), 0);
 }
 
-TEST(MicroBatchLoss, RefusesALossThatIsNoRealNumberWithAGradient) {
+TEST(MicroBatchLoss, RefusesALossThatIsNotARealNumberWithAGradient) {
   auto text = [&](const LossFn& loss_fn) {
     MicroBatchLoss loss = make(loss_fn);
     return refusal([&] { (void)loss(0, {torch::ones({3, 2}).requires_grad_()}); });

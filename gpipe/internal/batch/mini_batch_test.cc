@@ -56,7 +56,7 @@ TEST(MiniBatch, IsCutLikeChunk) {
   EXPECT_THAT(MiniBatch(2, std::numeric_limits<int64_t>::max()).sizes(), ElementsAre(1, 1));
 }
 
-TEST(MiniBatch, PiecesLieInTheTensorAndAreNoViewsOfIt) {
+TEST(MiniBatch, PiecesLieInTheTensorAndAreNotViewsOfIt) {
   const at::Tensor whole = torch::randn({4, 5}).t().requires_grad_();
   const MiniBatch mini_batch(5, 2);
   const std::vector<at::Tensor> last = mini_batch.cut({whole, at::Tensor()}, 1);

@@ -98,7 +98,7 @@ TEST(LeavingCopiesTest, EachReadsTheSharedCopyInItsOwnWay) {
   }
 }
 
-TEST(LeavingCopiesTest, SoDoesWhatIsNoPlainMemory) {
+TEST(LeavingCopiesTest, SoDoTensorsWithoutPlainMemory) {
   const at::Tensor csr = at::arange(4.0).view({2, 2}).to_sparse_csr();
   EXPECT_TRUE(is_copied({csr}, 0));
   const at::Tensor quantized =

@@ -65,9 +65,9 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named);
 
-// The same of the model's parameters alone, if a ZeroOptimizer::step has failed that may have
-// updated some of the replicas (Pipeline::replicas_may_differ). In the begin of each call that uses
-// or changes them.
+// The same for the model's parameters alone, if a ZeroOptimizer::step has failed that may have
+// updated some of the replicas (Pipeline::replicas_may_differ). Each call that uses or changes them
+// begins with it.
 void agree_after_failed_update(const World& world, const std::string& name, Pipeline& pipeline,
                                const torch::nn::Module& model);
 

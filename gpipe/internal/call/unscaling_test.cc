@@ -65,7 +65,7 @@ TEST(Unscaling, AddsUpTheEntriesOfASparseGradient) {
   EXPECT_TRUE(unscale_gradients({parameter}, 8));
   EXPECT_THAT(parameter.grad().to_dense(),
               EqualsBitwise(torch::tensor({0.F, 3.F, 0.F, 0.5F, 0.F})));
-  // Each is finite, the sum is not.
+  // Each value is finite, their sum is not.
   EXPECT_FALSE(unscale_gradients({sparse({3e38, 3e38, 1})}, 8));
 }
 

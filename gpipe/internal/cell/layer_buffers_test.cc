@@ -134,7 +134,7 @@ TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRec
   for (int64_t k = 0; k < LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
   EXPECT_FALSE(stage.forward(count));
   EXPECT_TRUE(stage.forward(count));
-  EXPECT_EQ(error_of([&] { stage.recompute(kept, read); }), "");  // it has its value
+  EXPECT_EQ(error_of([&] { stage.recompute(kept, read); }), "");  // the buffer has its value
   for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
   EXPECT_FALSE(stage.forward(count));
   EXPECT_THAT(error_of([&] { stage.recompute(kept, read); }),
@@ -156,7 +156,7 @@ TEST(LayerBuffersTest, ACacheThatIsFilledOnceStaysFilled) {
     saved = buffer.view(-1);  // as a graph would
   });
   EXPECT_FALSE(LayerBuffers::may_need_graph(*later));
-  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));   // it has not saved the buffer
+  EXPECT_TRUE(LayerBuffers::may_use_graph(*kept));   // the graph has not saved the buffer
   EXPECT_TRUE(LayerBuffers::may_use_graph(*later));  // nobody has written since
   (void)stage.forward(count);
   EXPECT_FALSE(LayerBuffers::may_use_graph(*later));
@@ -233,7 +233,7 @@ TEST(LayerBuffersTest, WhatAnEvaluationLeavesAloneStillChangesInTraining) {
     const Stage::Kept kept = stage.forward(count);
     ASSERT_TRUE(kept) << elements;
     EXPECT_FALSE(LayerBuffers::may_need_graph(*kept)) << elements;
-    (void)stage.forward(count, /*trains=*/false);  // it counts there, too
+    (void)stage.forward(count, /*trains=*/false);  // the layer also counts in evaluation
     double seen = 0;
     stage.recompute(kept, [&](at::Tensor& buffer) {
       seen = testing::on_host(buffer)[0].item<double>();

@@ -55,7 +55,7 @@ TEST_F(Watch, ATensorFromElsewhereIsNamedWithItsOperator) {
   EXPECT_THAT(said([&](const at::Tensor& x) { (x * other) + other; }), HasSubstr("aten::mul"));
 }
 
-TEST_F(Watch, NumbersAreNoTensors) {
+TEST_F(Watch, NumbersAreNotTensors) {
   EXPECT_EQ(said([](const at::Tensor& x) { (x * 2.5).add(1).pow(2); }), "");
 }
 

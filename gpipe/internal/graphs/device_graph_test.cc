@@ -207,7 +207,7 @@ TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   };
   (void)record([&] {
     user = std::thread(use);
-    // It may have to wait for the end of the recording.
+    // The call may have to wait for the end of the recording.
     (void)noted.get_future().wait_for(std::chrono::milliseconds(500));
   });
   user.join();
@@ -283,7 +283,7 @@ TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
 }
 #endif
 
-// As StageGraphs uses it: a generator for each draw, seeded before each replay.
+// Draws as StageGraphs does: with a generator for each draw, seeded before each replay.
 TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
   RecordedDraw draw;
   const auto graph = record(std::ref(draw), {draw.generator});
@@ -376,8 +376,8 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// A stage may have nothing but views.
-TEST_F(DeviceGraphs, AnEmptyOneIsNoReasonToWarnAndHidesNoOtherWarning) {
+// A stage of views launches nothing, so its graph is empty.
+TEST_F(DeviceGraphs, AnEmptyOneIsNotAReasonToWarnAndHidesNoOtherWarning) {
   testing::TorchWarnings warnings;
   const auto graph = record([&] { TORCH_WARN("of a layer"); });
   graph->replay();

@@ -99,10 +99,10 @@ TEST(GraphMemory, KeysDifferWhereKernelsMay) {
   LayoutKey of_first, of_second;
   add_layout(of_first, first);
   add_layout(of_second, second);
-  EXPECT_EQ(of_first, of_second) << "but for their places";
+  EXPECT_EQ(of_first, of_second) << "only their places differ";
 }
 
-TEST(GraphMemory, FillingAnAliasIsNoChangeForAutograd) {
+TEST(GraphMemory, FillingAnAliasIsNotAChangeForAutograd) {
   const at::Tensor memory = torch::zeros({3});
   const int64_t version = version_of(memory);
   fill_memory(alias_to_fill(memory), torch::ones({3}));

@@ -138,7 +138,7 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
   GraphDevice* const graphs_;
   GraphUse use_;
   int64_t drops_ = 0;
-  int64_t clock_ = 0;  // for the entries
+  int64_t clock_ = 0;  // counts uses of entries, to find the one that is unused longest
   int64_t runs_ = 0;   // number of runs that have begun
   bool lend_ = true;
   bool is_warm_ = false;  // whether the backward's thread has run one before

@@ -42,7 +42,8 @@ class ForeignTensors {
     std::string name;   // in the model
     std::string layer;  // "layer 0 ('embedding')"
     int64_t process = 0;
-    // Of its memory before it was freed, which nobody else gets as long as this is here.
+    // The storage of its memory before it was freed. As long as it is held here, no other tensor
+    // gets it.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
     MemoryRange bytes;
   };

@@ -91,7 +91,7 @@ TEST(TrackedStatistics, KnowsCountersByNameAndByModule) {
   EXPECT_EQ(tracked.counter(at::Tensor()), nullptr);
 }
 
-TEST(TrackedStatistics, TakesWhatABatchNormHoldsEvenIfItIsNoBuffer) {
+TEST(TrackedStatistics, TakesWhatABatchNormHoldsEvenIfItIsNotABuffer) {
   nn::BatchNorm2d norm(1);
   norm->num_batches_tracked = torch::tensor(int64_t{0});
   TrackedStatistics tracked(1);

@@ -92,7 +92,7 @@ TEST_F(RandomStreamsTest, TheGeneratorOfTheProcessIsLeftAlone) {
   EXPECT_THAT(at::detail::getDefaultCPUGenerator().get_state(), EqualsBitwise(state));
 }
 
-TEST_F(RandomStreamsTest, AGivenGeneratorIsUsedAndIsNoDrawOfTheStream) {
+TEST_F(RandomStreamsTest, AGivenGeneratorIsUsedAndIsNotADrawOfTheStream) {
   const auto seeded = [] { return at::detail::createCPUGenerator(42); };
   const at::Tensor expected = at::rand({8}, seeded());
   const RandomStreamsScope scope(&streams_);

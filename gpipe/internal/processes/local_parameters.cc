@@ -12,7 +12,7 @@ struct Known {
   std::mutex mutex;
   std::unordered_set<const LocalParameters*> all;  // guarded by mutex
 };
-// A pipeline in a static object may end later than this would.
+// Never destroyed, because a pipeline in a static object may be destroyed later than other statics.
 Known& known() {
   static auto* const known = new Known;
   return *known;

@@ -1,5 +1,5 @@
-// LocalParameters: what this process has of a pipeline over several, for functions that get a list
-// of tensors and cannot see that it is a part.
+// LocalParameters: the parameters that this process has of a pipeline over several processes, for
+// functions that get a list of tensors and cannot see that it is only a part.
 #ifndef GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 #define GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 
@@ -21,8 +21,9 @@ class LocalParameters {
   LocalParameters(const LocalParameters&) = delete;
   LocalParameters& operator=(const LocalParameters&) = delete;
 
-  // Whether `tensors` has all that this process has of such a pipeline. A part of them is a choice,
-  // as to clip each layer by itself is.
+  // Whether `tensors` has all parameters that this process has of such a pipeline. A caller may
+  // also choose a part of them, to clip each layer by itself, for example: then the result is
+  // false.
   static bool are_all_in(const std::vector<at::Tensor>& tensors);
 
  private:

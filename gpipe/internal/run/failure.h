@@ -19,7 +19,7 @@ namespace gpipe::internal {
 // thrown; it must not throw.
 using PlaceAdder = void (*)(const std::exception& error, const std::string& where);
 
-// For the whole process; null, the default: nobody is given them. Thread-safe.
+// Sets the adder of the whole process; null, the default: none. Thread-safe.
 void set_place_adder(PlaceAdder adder);
 
 // Whether it is a c10::OutOfMemoryError.

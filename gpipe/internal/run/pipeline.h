@@ -216,7 +216,7 @@ class Pipeline {
   std::array<bool, 2> may_use_foreign_{true, true};
   DeviceTies device_ties_;  // empty over processes: all stages of a process are on one device
   const Ablation ablation_;
-  // The stages of all processes. Those of other processes have layers without memory, and never
+  // The stages of all processes. Stages of other processes have layers without memory, and never
   // run.
   std::vector<Stage> stages_;
   std::vector<Action> actions_;       // [stage] the last that began; only its worker writes it

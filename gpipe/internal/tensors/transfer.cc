@@ -28,8 +28,9 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   return event;
 }
 
-// Views with gaps between their elements keep them in memory of at most so many times their size,
-// and small ones always: one column of a huge tensor must not take the memory of all.
+// A copy of a view with gaps between its elements keeps the gaps if it takes at most so many times
+// the elements' memory, or is small: a copy of one column must not take the memory of a huge
+// tensor.
 constexpr int64_t kMostGaps = 2;
 constexpr int64_t kSmallBytes = 64 * 1024;
 
@@ -180,7 +181,7 @@ bool is_dense_from_a_line(const at::Tensor& tensor, c10::Device target) {
 }
 
 // Copies without making this thread wait. Between host and device that requires pinned host memory.
-// `gaps`: as for copied_in_layout(); null: nobody makes them.
+// `gaps`: as for copied_in_layout(); null: no gaps are made.
 at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps = nullptr) {
   c10::NoGradGuard no_grad;
   if (target.is_meta()) {

@@ -55,7 +55,7 @@ void set(const Autocast& value) {
   set_autocast_dtype(at::kPrivateUse1, value.private_use);
 }
 
-// None is a default.
+// None of these values is a default.
 constexpr Autocast kOfCaller = {true, at::kHalf, at::kBFloat16, at::kDouble};
 
 TEST(CallerStateTest, GradModeAndInferenceModeHoldOnTheWorkerWhileTheScopeLives) {

@@ -37,7 +37,7 @@ TEST(FloatModeTest, AnotherThreadHasItWhileTheScopeLives) {
   EXPECT_TRUE(FloatMode() == usual);
 }
 
-TEST(FloatModeTest, FlagsOfExceptionsAreNoPartOfIt) {
+TEST(FloatModeTest, FlagsOfExceptionsAreNotPartOfIt) {
   std::feclearexcept(FE_ALL_EXCEPT);
   const FloatMode before;
   volatile float third = 1.0F;

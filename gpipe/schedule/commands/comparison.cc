@@ -19,6 +19,11 @@ StageCost divided(const StageCost& cost, double by) {
           cost.weight_gradient / by};
 }
 
+StageCost times(const StageCost& cost, double factor) {
+  return {cost.forward * factor, cost.backward * factor, cost.input_gradient * factor,
+          cost.weight_gradient * factor};
+}
+
 std::string fixed(double value, int digits) {
   char text[32];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
@@ -40,7 +45,12 @@ SearchOptions options_for(const ComparisonOptions& options, const Placement& pla
   SearchOptions search;
   search.placement = placement;
   search.micro_batches = options.micro_batches;
-  search.costs = {divided(options.worker_cost, v)};
+  search.costs.clear();
+  for (const int64_t worker : placement.worker_of_stage()) {
+    const double slowness =
+        options.slowness.empty() ? 1.0 : options.slowness[static_cast<size_t>(worker)];
+    search.costs.push_back(times(divided(options.worker_cost, v), slowness));
+  }
   search.activation_transfer = search.gradient_transfer = {options.transfer};
   search.activation_bytes = search.waiting_bytes = {1.0 / v};
   if (options.memory > 0.0) search.memory_limit = {options.memory};
@@ -56,7 +66,7 @@ ComparisonRow row_of(const ComparisonOptions& options, std::string name, const S
   // Splits that gain nothing cost time where a whole backward is cheaper than its halves.
   const Schedule fewer = joined(schedule, costs);
   const Simulation run = simulate(fewer, costs);
-  ComparisonRow row{std::move(name), fewer, search.costs.front()};
+  ComparisonRow row{std::move(name), fewer, search.costs};
   row.makespan = run.makespan;
   row.bubble = run.bubble_ratio();
   const std::vector<double> peaks = peak_bytes(fewer, search);
@@ -80,6 +90,16 @@ void check(const ComparisonOptions& options) {
   if (options.workers < 1 || options.micro_batches < 1) {
     fail("workers and micro_batches must be at least 1, got " + std::to_string(options.workers) +
          " and " + std::to_string(options.micro_batches));
+  }
+  if (!options.slowness.empty() &&
+      options.slowness.size() != static_cast<size_t>(options.workers)) {
+    fail("slowness has " + std::to_string(options.slowness.size()) + " numbers, and there are " +
+         std::to_string(options.workers) + " workers: give one for each");
+  }
+  for (const double slowness : options.slowness) {
+    if (!(slowness > 0.0 && std::isfinite(slowness))) {
+      fail("slowness must be positive and finite, got " + text::exact(slowness));
+    }
   }
   if (!(options.memory >= 0.0)) fail("memory must be at least 0");
   for (const int64_t v : options.stages_per_worker) {
@@ -201,8 +221,8 @@ std::string to_svg(const std::vector<ComparisonRow>& rows, double transfer) {
            amount(row.makespan) + ", peak " + amount(row.peak) +
            (row.fits ? "" : ", does not fit") + "</text>\n";
     y += kTitle;
-    const Simulation run = simulate(
-        row.schedule, {uniform_cost(row.stage_cost), [=](const Transfer&) { return transfer; }});
+    const Simulation run =
+        simulate(row.schedule, {stage_costs(row.costs), [=](const Transfer&) { return transfer; }});
     for (const std::vector<TimedAction>& timeline : run.workers) {
       for (const TimedAction& timed : timeline) {
         static constexpr const char* kColors[] = {"#4c78a8", "#f58518", "#e45756", "#72b7b2"};

@@ -19,6 +19,10 @@ struct ComparisonOptions {
   // stages, each with a v-th of the costs and of the memory.
   StageCost worker_cost = {1.0, 2.0, 1.0, 1.0};
   double transfer = 0.0;
+  // How many times as long each worker takes for its actions; empty: all take once as long.
+  // Positive and finite. Schedules that follow costs (zb-...) are made for equal workers, and
+  // searches for these.
+  std::vector<double> slowness;
   // The most that a worker may hold, in micro-batches of all its layers; 0: no limit.
   double memory = 0.0;
   // The makespan may grow by this part until a link has no slack left.
@@ -33,7 +37,7 @@ struct ComparisonOptions {
 struct ComparisonRow {
   std::string name;  // as for schedule_by_name(), followed by "x4" if it has 4 stages a worker
   Schedule schedule;
-  StageCost stage_cost;
+  std::vector<StageCost> costs;  // [stage]
   double makespan = 0.0;
   double bubble = 0.0;    // share of idle time
   double peak = 0.0;      // micro-batches of all of a worker's layers, on the worst worker

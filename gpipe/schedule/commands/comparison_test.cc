@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -53,6 +54,35 @@ TEST(Comparison, BestFirstAndWhatDoesNotFitLast) {
   EXPECT_THAT(to_svg(rows, 0.0), HasSubstr("<title>F0.0</title>"));
 }
 
+TEST(Comparison, ASlowWorkerIsSlowInAllItsStages) {
+  ComparisonOptions options;
+  options.workers = 3;
+  options.micro_batches = 6;
+  options.budget = 1'000'000;
+  const std::vector<ComparisonRow> even = compare(options);
+  options.slowness = {1, 1, 1};
+  const std::vector<ComparisonRow> ones = compare(options);
+  options.slowness = {1, 1, 1.5};
+  const std::vector<ComparisonRow> rows = compare(options);
+  for (const ComparisonRow& each : rows) {
+    EXPECT_EQ(row(ones, each.name).makespan, row(even, each.name).makespan) << each.name;
+    // The slow worker alone takes as long.
+    EXPECT_GE(each.makespan, 6 * 3 * 1.5) << each.name;
+    double of_slow = 0;
+    for (size_t s = 0; s < each.costs.size(); ++s) {
+      if (each.costs[s].forward * static_cast<double>(each.costs.size()) / 3 == 1.5) {
+        of_slow += each.costs[s].forward;
+      }
+    }
+    EXPECT_EQ(of_slow, 1.5) << each.name;
+  }
+  // The last stage is busy all the time; the others fill and drain.
+  EXPECT_EQ(row(rows, "1f1b").makespan, 6 * 4.5 + 2 + 4);
+  EXPECT_LE(row(rows, "search").makespan, row(rows, "zb-h1").makespan);
+  options.slowness = {1.7, 1.7, 1.7};
+  EXPECT_DOUBLE_EQ(row(compare(options), "1f1b").makespan, 1.7 * row(even, "1f1b").makespan);
+}
+
 TEST(Comparison, CostsMayBeSmallNumbers) {
   ComparisonOptions options;
   options.workers = 2;
@@ -78,6 +108,12 @@ TEST(Comparison, WrongOptions) {
   options.memory = -1;
   EXPECT_THROW(compare(options), std::invalid_argument);
   options.memory = 0;
+  for (const std::vector<double>& wrong : std::vector<std::vector<double>>{
+           {1}, {1, 1, 1}, {1, 0}, {1, -1}, {1, std::nan("")}, {1, HUGE_VAL}}) {
+    options.slowness = wrong;
+    EXPECT_THROW(compare(options), std::invalid_argument);
+  }
+  options.slowness = {};
   options.stages_per_worker = {0};
   EXPECT_THROW(compare(options), std::invalid_argument);
 }

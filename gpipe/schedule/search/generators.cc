@@ -20,6 +20,7 @@
 #include "gpipe/schedule/search/searched.h"
 #include "gpipe/schedule/search/v_pattern.h"
 #include "gpipe/schedule/search/workload.h"
+#include "text/digits.h"
 
 namespace gpipe {
 namespace {
@@ -78,12 +79,7 @@ Schedule loop(int64_t workers, int64_t v, int64_t micro_batches, const WarmUp& w
 
 Workload workload_of(const Placement& placement, int64_t micro_batches, const GeneratorCosts& costs,
                      double limit) {
-  for (const double each : {costs.stage.forward, costs.stage.backward, costs.stage.input_gradient,
-                            costs.stage.weight_gradient, costs.transfer}) {
-    if (std::isfinite(each) && each >= 0.0) continue;
-    throw std::invalid_argument("GeneratorCosts: costs must be finite and at least 0, got " +
-                                std::to_string(each));
-  }
+  internal::check_costs(costs);
   return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
 }
 
@@ -123,8 +119,9 @@ int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
 
-// Those that search once more, from the patterns with all steps (or_of_all_patterns): a search of
-// longer work was found to beat their first one by several percent. ZB-V's first has all patterns.
+// Whether the schedule searches once more, from the patterns with all steps (or_of_all_patterns).
+// For these schedules, a search of longer work was found to beat the first one by several percent.
+// ZB-V's first search has all patterns.
 bool searches_twice(Searched which) {
   return which == Searched::kVMin || which == Searched::kDualPipeV;
 }
@@ -252,6 +249,8 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
 
 Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
                            const GeneratorCosts& costs) {
+  // Before they are looked up: a cost that is not a number equals none, and so finds any.
+  internal::check_costs(costs);
   // A training asks for the same schedule in every step, so schedules are kept.
   constexpr size_t kKept = 64;
   using Key = std::tuple<Searched, int64_t, int64_t, std::array<double, 5>>;
@@ -351,6 +350,19 @@ Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts
 }
 
 namespace internal {
+
+void check_costs(const GeneratorCosts& costs) {
+  const auto check = [](const char* name, double cost) {
+    if (std::isfinite(cost) && cost >= 0.0) return;
+    throw std::invalid_argument("GeneratorCosts: " + std::string(name) +
+                                " must be finite and at least 0, got " + text::exact(cost));
+  };
+  check("stage.forward", costs.stage.forward);
+  check("stage.backward", costs.stage.backward);
+  check("stage.input_gradient", costs.stage.input_gradient);
+  check("stage.weight_gradient", costs.stage.weight_gradient);
+  check("transfer", costs.transfer);
+}
 
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches) {
   if (which == Searched::kDualPipeV && micro_batches >= 2 * workers) return 0;

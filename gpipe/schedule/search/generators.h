@@ -19,7 +19,9 @@ namespace gpipe {
 //   micro-batches than workers included;
 // - give ascending schedules (ScheduleFacts::ascending), so all of them give the same bits;
 // - are deterministic;
-// - throw std::invalid_argument for counts below 1 and for more than 2^24 cells.
+// - throw std::invalid_argument for counts below 1, for more than 2^24 cells, and for costs that
+// are
+//   negative or not finite.
 //
 // "Holds n" means that a worker has at most n stage x micro-batch pairs between their forward and
 // the end of their backward.

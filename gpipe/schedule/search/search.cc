@@ -15,6 +15,7 @@
 #include "gpipe/schedule/search/searched.h"
 #include "gpipe/schedule/search/v_pattern.h"
 #include "gpipe/schedule/search/workload.h"
+#include "gpipe/schedule/whole_step.h"
 #include "text/digits.h"
 
 namespace gpipe {
@@ -311,7 +312,17 @@ int64_t crossings(const Timing& timing, const Order& order, size_t link,
 double slack_of(Timing* timing, const Order& order, double deadline,
                 const std::function<bool()>& stop) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  if (timing->links().empty() || !std::isfinite(deadline)) return kNone;
+  if (timing->links().empty() || deadline == kNone) return kNone;
+  // Sums of times near the largest double are infinite. A power of two smaller they are finite, and
+  // have the same digits.
+  constexpr double kSmaller = 0x1p-64;
+  if (deadline > std::numeric_limits<double>::max() * kSmaller) {
+    const Workload smaller = timing->workload().scaled(kSmaller);
+    Timing smaller_timing(smaller);
+    const double slack = slack_of(&smaller_timing, order, deadline * kSmaller, stop) / kSmaller;
+    timing->count(smaller_timing.actions());
+    return slack;
+  }
   const double most = deadline * (1.0 + 1e-12);
   if (!timing->run(order) || timing->makespan() > most) return 0.0;
   double extra = deadline;
@@ -336,7 +347,7 @@ int64_t count_of(const Order& order) {
   return count;
 }
 
-// Checks that the options fit the schedule, and that it has every action once.
+// Checks that the options fit the schedule, and that it has every action of a step once.
 ScheduleFacts check_matches(const char* who, const Schedule& schedule,
                             const SearchOptions& options) {
   schedule.check(options.placement);
@@ -346,6 +357,7 @@ ScheduleFacts check_matches(const char* who, const Schedule& schedule,
                                 " micro-batches, SearchOptions::micro_batches is " +
                                 std::to_string(options.micro_batches) + "; give the schedule's");
   }
+  internal::check_whole_step(schedule, std::string(who) + ": ");
   return schedule.verify(Sends::kBuffered);
 }
 
@@ -368,6 +380,13 @@ std::string needs(const Workload& workload) {
 
 SearchResult search(const SearchOptions& options) {
   const Workload workload = workload_of(options);
+  const int64_t least = int64_t{3} * workload.stages * workload.micro_batches;
+  if (options.budget > 0 && options.budget < least) {
+    fail("budget is " + std::to_string(options.budget) + ", but one schedule of " +
+         std::to_string(workload.stages) + " stages and " + std::to_string(workload.micro_batches) +
+         " micro-batches has " + std::to_string(least) +
+         " actions; give at least that, or 0 for the default");
+  }
   Seeds seeds(options, workload);
   const Finish finish(options, workload);
   const int64_t budget = budget_of(options, workload, seeds, finish);

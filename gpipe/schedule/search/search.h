@@ -63,8 +63,9 @@ struct SearchOptions {
   double tolerance = 0.05;
   // How much is tried, in simulated actions (about 10 ns each): not in time, so that the result is
   // the same each time. All work of a search counts, also that of the generators of the placement's
-  // shape. At most a fifth more is used, not counting generators that follow rules, which are
-  // always tried. Default, 0: enough for all generators, and some seconds.
+  // shape. At least the actions of one schedule, 3 x stages x micro_batches; search() refuses less.
+  // At most a fifth more is used, not counting what is always tried: generators that follow rules,
+  // and the first orders of the others. Default, 0: enough for all generators, and some seconds.
   int64_t budget = 0;
   // Called every few milliseconds; if it returns true, the search ends with the best schedule so
   // far, whose splits are not joined and whose slack is not computed.
@@ -112,12 +113,14 @@ SearchResult search(const SearchOptions& options);
 SimulateOptions simulate_options(const SearchOptions& options);
 Routes search_routes(const SearchOptions& options);
 // The most memory that each worker holds. Like link_slack(), it throws std::invalid_argument unless
-// the schedule has the placement and the micro-batches of the options and verifies with buffered
-// sends.
+// the schedule has the placement and the micro-batches of the options, has forwards and backwards,
+// and verifies with buffered sends.
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
 // How much longer each transfer between any one pair of workers may take, in both directions, for
-// the makespan to be at most `deadline`. Infinite if there are no transfers, 0 if the makespan is
-// longer anyhow, or if SearchOptions::stop returns true. The schedule must be ascending.
+// the makespan to be at most `deadline`. Infinite if there are no transfers or the deadline is
+// infinite, 0 if the makespan is longer anyhow, or if SearchOptions::stop returns true. Throws
+// std::invalid_argument, too, for a deadline that is not a number, and for a schedule that is not
+// ascending.
 double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline);
 
 }  // namespace gpipe

@@ -496,7 +496,8 @@ TEST(Search, StopsWhenAsked) {
   expect_sound(result, options);
 }
 
-// With no budget, or if `stop` ends it at once, a search only looks at schedules that follow rules.
+// With the least budget, or if `stop` ends it at once, a search only looks at schedules that follow
+// rules.
 TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
   struct Case {
     Placement placement;
@@ -509,7 +510,7 @@ TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
       for (const double limit : {0.0, static_cast<double>(c.placement.stages())}) {
         SearchOptions options = options_of(c.placement, 20, true, limit);
         SCOPED_TRACE(c.placement.to_text() + (ask ? "stop" : "budget"));
-        options.budget = ask ? int64_t{1} << 60 : 1;
+        options.budget = ask ? int64_t{1} << 60 : 3 * 20 * c.placement.stages();
         if (ask) options.stop = [] { return true; };
         const SearchResult result = search(options);
         expect_sound(result, options);
@@ -636,6 +637,40 @@ TEST(Search, NeedsNoRoomForWaitingGradients) {
   }
 }
 
+// With a deadline near the largest double, sums of times are infinite, and the slack was 0.
+TEST(LinkSlack, GrowsWithTheDeadlineUpToTheLargestDouble) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  SearchOptions options = options_of(Placement::one_each(3), 4, true, 0);
+  options.skips = {{0, 2, 0.25, 0.25}};
+  const Schedule schedule = Schedule::one_f_one_b(3, 4);
+  // Where the transfers take nearly all of the time, the slack is in proportion to the deadline.
+  const double share = link_slack(schedule, options, 1e9) / 1e9;
+  EXPECT_GT(share, 0.05);
+  for (const double deadline : {1e280, 1e300, 1e307, 1e308, kMost}) {
+    EXPECT_NEAR(link_slack(schedule, options, deadline) / deadline, share, 1e-6) << deadline;
+  }
+  EXPECT_EQ(link_slack(schedule, options, std::numeric_limits<double>::infinity()),
+            std::numeric_limits<double>::infinity());
+  EXPECT_EQ(link_slack(schedule, options, -std::numeric_limits<double>::infinity()), 0.0);
+  options.costs = {{1e307, 2e307, 1e307, 1e307}};
+  EXPECT_EQ(link_slack(schedule, options, 1e308), 0.0) << "the makespan is longer";
+}
+
+TEST(PeakBytesAndLinkSlack, AreForWholeSteps) {
+  const SearchOptions options = options_of(Placement::one_each(3), 4, false, 0);
+  const Schedule whole = Schedule::one_f_one_b(3, 4);
+  const std::pair<Schedule, const char*> kHalves[] = {
+      {whole.only({ActionKind::kForward}), "the schedule has no backwards; a step needs both"},
+      {whole.only({ActionKind::kBackward}), "the schedule has no forwards; a step needs both"}};
+  for (const auto& [half, what] : kHalves) {
+    const Schedule& schedule = half;
+    EXPECT_THAT([&] { peak_bytes(schedule, options); },
+                ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr(what)));
+    EXPECT_THAT([&] { link_slack(schedule, options, 100); },
+                ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr(what)));
+  }
+}
+
 TEST(Search, WrongOptionsSayWhatWouldDo) {
   const auto complaint = [](const auto& change) -> std::string {
     SearchOptions options = options_of(Placement::v_shape(2), 4, false, 0);
@@ -667,6 +702,13 @@ TEST(Search, WrongOptionsSayWhatWouldDo) {
               HasSubstr("at least 0, got -1"));
   EXPECT_THAT(complaint([](SearchOptions* o) { o->tolerance = -1; }), HasSubstr("tolerance"));
   EXPECT_THAT(complaint([](SearchOptions* o) { o->budget = -1; }), HasSubstr("budget"));
+  for (const int64_t budget : {1, 3 * 4 * 4 - 1}) {
+    EXPECT_THAT(complaint([&](SearchOptions* o) { o->budget = budget; }),
+                HasSubstr("budget is " + std::to_string(budget) +
+                          ", but one schedule of 4 stages and 4 micro-batches has 48 actions; "
+                          "give at least that, or 0 for the default"));
+  }
+  EXPECT_EQ(complaint([](SearchOptions* o) { o->budget = 3 * 4 * 4; }), "accepted");
   EXPECT_THAT(complaint([](SearchOptions* o) {
                 o->memory_limit = {1, 9};
               }),

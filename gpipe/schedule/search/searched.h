@@ -1,4 +1,5 @@
-// searched_order: the generators that search, with a budget and a `stop` that the caller gives.
+// searched_order, check_costs: the generators that search, with a budget and a `stop` that the
+// caller gives.
 //
 // Internal to gpipe/schedule. Called as a generator, each may use all of searched_work(). search()
 // begins with their orders, and counts their work against its own budget.
@@ -15,6 +16,9 @@
 namespace gpipe::internal {
 
 enum class Searched : uint8_t { kZbH2, kZbV, kVHalf, kVMin, kDualPipeV };
+
+// Throws std::invalid_argument, with its name, for a cost that is negative or not finite.
+void check_costs(const GeneratorCosts& costs);
 
 // The most simulated actions that the generator takes; 0 where it follows rules.
 int64_t searched_work(Searched which, int64_t workers, int64_t micro_batches);

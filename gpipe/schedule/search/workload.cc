@@ -57,6 +57,24 @@ double Workload::mean_cost() const {
   return sum > 0.0 ? sum : 1.0;
 }
 
+Workload Workload::scaled(double factor) const {
+  Workload result = *this;
+  for (auto& each : result.cost) {
+    for (double& time : each) time *= factor;
+  }
+  for (double& time : result.activation_takes) time *= factor;
+  for (double& time : result.gradient_takes) time *= factor;
+  for (auto* skips : {&result.skips_into, &result.skips_from}) {
+    for (std::vector<Skip>& of_stage : *skips) {
+      for (Skip& skip : of_stage) {
+        skip.activation_takes *= factor;
+        skip.gradient_takes *= factor;
+      }
+    }
+  }
+  return result;
+}
+
 bool Workload::whole_differs() const {
   return std::any_of(cost.begin(), cost.end(), [](const auto& each) {
     const double halves = each[kI] + each[kW];

@@ -50,6 +50,8 @@ struct Workload {
   // The mean time of an action: the scale by which times are large or small.
   double mean_cost() const;
   void add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes);
+  // The same with all times multiplied by `factor`.
+  Workload scaled(double factor) const;
   // Whether a whole backward takes another time than its halves.
   bool whole_differs() const;
 };
@@ -114,6 +116,7 @@ class Timing {
   };
   void critical_path(const Order& order, std::vector<Place>* path) const;
 
+  const Workload& workload() const { return workload_; }
   // Pairs of workers between which values are sent.
   const std::vector<std::array<int32_t, 2>>& links() const { return links_; }
   // How many actions all runs had: the measure of work of a search.

@@ -65,7 +65,7 @@ void* Allocator::allocate(std::optional<StreamId> owner, size_t bytes) {
   return block->bytes.get();
 }
 
-// `size` is what the device gives for `asked`.
+// `size`: the bytes that the device gives for `asked`.
 void Allocator::take(Device& device, size_t asked, size_t size) {
   const bool told = device.fail_after == 0;
   if (device.fail_after >= 0) --device.fail_after;
@@ -168,7 +168,7 @@ Allocator::Block* Allocator::find(const void* address) {
   return byte < block->bytes.get() + block->size ? block : nullptr;
 }
 
-// As LibTorch's allocators do: looks for finished events when memory is requested.
+// Looks for finished events when memory is requested, as LibTorch's allocators do.
 void Allocator::collect() {
   std::vector<Block*> deferred;
   deferred.swap(deferred_);

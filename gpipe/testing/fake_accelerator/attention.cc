@@ -47,7 +47,7 @@ double scale_of(const at::Tensor& query, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-// As at::cuda's philox_cuda_state(): takes the numbers and moves the generator on.
+// Takes numbers and moves the generator on, as at::cuda's philox_cuda_state() does.
 int64_t take_seed(const at::Tensor& query) {
   at::Generator generator = default_generator(query.device().index());
   const std::lock_guard<std::mutex> lock(generator.mutex());

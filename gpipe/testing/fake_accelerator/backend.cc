@@ -18,7 +18,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// As in a driver, each thread has its own.
+// Each thread has its own current device, as in a driver.
 thread_local int current_device = 0;
 thread_local int current_streams[kDevices] = {};
 

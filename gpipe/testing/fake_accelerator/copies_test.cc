@@ -125,7 +125,7 @@ TEST_F(CopiesTest, TheHostWaitsForABlockingCopyAndForMemoryThatIsNotPinned) {
       {"from the host, blocking", there, here, false},
       {"to the host, of memory that is not pinned", at::ones({4, 3}), there, true},
       {"from the host, of memory that is not pinned", there, at::ones({4, 3}), true},
-      // Through a temporary's memory.
+      // These copies go through temporary memory.
       {"to the host, of memory that is not pinned", halves, there, true},
       {"from the host, of memory that is not pinned", there, halves, true},
       {"from the host, of memory that is not pinned", there, pinned(at::ones({3, 4})).t(), true},

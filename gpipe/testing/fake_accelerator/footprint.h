@@ -30,7 +30,7 @@ class Footprint {
   // Whether some byte is in both. Takes time proportional to the number of runs, but only if the
   // extents overlap and one footprint has gaps.
   bool overlaps(const Footprint& other) const;
-  // True only if each byte of `other` is in this one; may be false although that is so.
+  // True only if each byte of `other` is in this one. May be false even then.
   bool surely_covers(const Footprint& other) const;
 
  private:

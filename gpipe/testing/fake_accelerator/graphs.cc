@@ -27,8 +27,8 @@ class FakeGraph final : public internal::DeviceGraph {
   FakeGraph(c10::Device device, std::shared_ptr<internal::GraphPool> pool,
             std::vector<at::Generator> generators)
       : device_(device), pool_(std::move(pool)), generators_(std::move(generators)) {
-    // As LibTorch's, generators have their seeds on the device, in memory of the stream that is
-    // current where the graph is made. They are written by each replay and, before it, by begin().
+    // As in LibTorch, the generators' seeds are on the device, in memory of the stream that is
+    // current when the graph is made. begin() and each replay write them.
     if (!generators_.empty()) seeds_ = device_allocator()->allocate(kSeedBytes);
   }
   ~FakeGraph() override {

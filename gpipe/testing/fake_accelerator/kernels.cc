@@ -378,7 +378,8 @@ void run_cpu_operator(const c10::OperatorHandle& op, Stack* stack) {
   const std::string& name = op.schema().name();
   TORCH_CHECK_NOT_IMPLEMENTED(
       name.rfind("aten::", 0) == 0, name,
-      " has no kernel for fake devices: it is no operator of LibTorch, and the fake accelerator "
+      " has no kernel for fake devices: it is not an operator of LibTorch, and the fake "
+      "accelerator "
       "must not pass what a GPU would refuse. Register a kernel for PrivateUse1 in the test if "
       "there is one for CUDA");
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), name,

@@ -156,7 +156,7 @@ TEST_F(KernelsTest, AnErrorOfValuesIsTheDevices) {
   EXPECT_EQ((table + 1).sum().item<double>(), 8);
 }
 
-TEST_F(KernelsTest, ReadsOfOneTensorOnTwoStreamsAreNoRaceAWriteIs) {
+TEST_F(KernelsTest, ReadsOfOneTensorOnTwoStreamsAreNotARaceAWriteIs) {
   const at::Tensor x = at::ones({8}, device(1));
   runtime().drain();
   at::Tensor a, b;
@@ -184,7 +184,7 @@ TEST_F(KernelsTest, AResultIsReadElsewhereOnlyAfterAWait) {
                                                     HasSubstr("aten::add on fake:1/5"))));
 }
 
-TEST_F(KernelsTest, ColumnsOnTwoStreamsAreNoRace) {
+TEST_F(KernelsTest, ColumnsOnTwoStreamsAreNotARace) {
   const at::Tensor x = at::ones({4, 8}, device(1));
   runtime().drain();
   x.slice(1, 0, 4).zero_();
@@ -205,7 +205,7 @@ TEST_F(KernelsTest, BatchNormWritesItsRunningStatisticsInTrainingOnly) {
     const at::Tensor read = norm->running_mean + 1;
     at::Tensor y;
     on_stream({1, 2}, [&] {
-      // Not through the module, which also counts the batch.
+      // Calls the operator, because the module also counts the batch.
       y = std::get<0>(at::native_batch_norm(x, norm->weight, norm->bias, norm->running_mean,
                                             norm->running_var, training, 0.1, 1e-5));
     });

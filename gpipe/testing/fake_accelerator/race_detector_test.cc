@@ -128,13 +128,13 @@ TEST_F(RaceDetectorTest, TheRestOfAWriteIsSeenBehindALaterPart) {
   EXPECT_THAT(detector_.take_races(), ElementsAre(HasSubstr("task 1 on stream 0")));
 }
 
-TEST_F(RaceDetectorTest, OtherBytesAreNoConflict) {
+TEST_F(RaceDetectorTest, OtherBytesAreNotAConflict) {
   write(0, 0, 64);
   write(1, 64, 128);
   EXPECT_THAT(detector_.take_races(), IsEmpty());
 }
 
-TEST_F(RaceDetectorTest, ColumnsOfOneMatrixAreNoConflict) {
+TEST_F(RaceDetectorTest, ColumnsOfOneMatrixAreNotAConflict) {
   access(0, true, Footprint(memory_, 4, {4, 2}, {4, 1}));
   access(1, true, Footprint(memory_ + 8, 4, {4, 2}, {4, 1}));
   EXPECT_THAT(detector_.take_races(), IsEmpty());

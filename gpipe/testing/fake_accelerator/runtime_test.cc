@@ -265,7 +265,7 @@ TEST_F(RuntimeTest, UpkeepGoesOnAfterAnError) {
   EXPECT_TRUE(ran);
 }
 
-TEST_F(RuntimeTest, WhoWaitsForAFailedStreamIsNotStuck) {
+TEST_F(RuntimeTest, AWaitForAFailedStreamIsNotStuck) {
   runtime_.launch(kA, kernel("broken", [] { throw std::runtime_error("bad"); }));
   runtime_.wait(kC, runtime_.record(kA));
   bool ran = false;
@@ -498,7 +498,8 @@ TEST_F(RuntimeTest, ARecordingRefusesWaitsAndEvents) {
   EXPECT_THROW(runtime_.end_recording(kB), RecordingError) << "nothing is recorded";
 }
 
-// For the thread sanitizer, and for deadlocks: many threads, streams that wait for each other.
+// Many threads use streams that wait for each other. The test is for the thread sanitizer, and
+// finds deadlocks.
 TEST(Runtime, ManyThreadsMayUseIt) {
   Runtime runtime;
   runtime.set_durations({{}, {}, microseconds(50)});

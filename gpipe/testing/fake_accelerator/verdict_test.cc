@@ -62,7 +62,7 @@ TEST_F(VerdictTest, ComplainsOfAllThatIsWrongOnce) {
   write_on(kB);  // the device works again
 }
 
-// As in a test program, with the current test as the one that ends.
+// Calls the listener as a test program does, with the current test as the one that ends.
 TEST_F(VerdictTest, FailsTheTestInWhichItHappened) {
   Verdict verdict(runtime_);
   const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();

@@ -94,7 +94,7 @@ LoopbackProcesses::LoopbackProcesses(const LinkKind* kind) : kind_(kind) {}
 LoopbackProcesses::~LoopbackProcesses() = default;
 
 bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device device) {
-  // Each link has a stream at either end, and here all are streams of one device.
+  // Each link needs a stream at either end, and here all streams are of one device.
   constexpr size_t kMostLinks = 12;
   size_t ends = 0;
   for (const auto& of_one : links_) ends += of_one->size();

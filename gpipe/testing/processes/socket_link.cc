@@ -48,7 +48,9 @@ class Wire {
   void break_it() { is_broken_ = true; }
   void check() const {
     if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
-    if (is_broken_) throw std::runtime_error("sockets: the other end has gone, or sends otherwise");
+    if (is_broken_)
+      throw std::runtime_error(
+          "sockets: the other end has gone, or sends a message of another size");
   }
 
  private:

@@ -328,7 +328,8 @@ const Entry kFunctions[] = {
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(View::apply(x))},
     {kAny, kFresh, Shape::kOne, kNone, GPIPE_EXPRESSION(Scaled::apply(x, a))},
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x * 2))},
-    // On a view: behind a cut, a hook on x itself would see the gradient of one route only.
+    // The hook is on a view: behind a cut, a hook on x itself would see the gradient of one route
+    // only.
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(with_halved_gradient(x.view_as(x)))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(sleep(x))},
@@ -442,7 +443,7 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
       for (size_t k = 0; k < state.tied_shapes.size(); ++k) {
         if (state.tied_shapes[k] == parameter.shape) parameter.tied = static_cast<int64_t>(k);
       }
-      // Otherwise the first of several: see draw_function.
+      // Otherwise the parameter is the first of several tied ones: see draw_function.
       if (parameter.tied < 0) parameter.tied = static_cast<int64_t>(state.tied_shapes.size());
     }
     result.parameters.push_back(std::move(parameter));
@@ -708,7 +709,7 @@ std::optional<Draw> draw_values(const State& state, Random& random) {
   if (count >= 5) return std::nullopt;
   const Expression chosen = draw_extra(state, random);
   const ValueKind out = pick_kind(random, count + 1);
-  const bool on = once_in(random, 2);  // continue with another value than x
+  const bool on = once_in(random, 2);  // whether the next layer gets 2 * x instead of x
   Layer layer;
   layer.text = parameters_text(chosen.parameters) + "(" + argument_text(state.kind) + ") { " +
                (count == 1 ? "Tensors v{x}; " : "auto& x = v[0]; ") + "v.push_back(" + chosen.text +

@@ -1,4 +1,4 @@
-// Modules of torch::nn.
+// Draws layers from the modules of torch::nn.
 
 #include <torch/nn/modules.h>
 
@@ -175,7 +175,7 @@ struct Entry {
 
 // `channels` is dimension 1, `last` the last dimension, `width` an even number up to 6.
 const Entry kModules[] = {
-    // Linear. The first one is draw_linear's.
+    // Linear layers. draw_linear() takes the first one.
     {kAny, kFresh, GPIPE_MODULE(nn::Linear(last, width))},
     {kAny, kFresh, GPIPE_MODULE(nn::Linear(last, last))},
     {k1, kFresh, GPIPE_MODULE(nn::Linear(last, width))},

@@ -247,7 +247,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
                   : entry < 17 ? Entry::kStepTable
                   : entry < 19 ? Entry::kNoGrad
                                : Entry::kInference;
-  // What such layers write must not show where gradients wait: draw kStepTable more often.
+  // Gradients that wait must not show what such layers write. kStepTable, which tests that, is
+  // drawn more often.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
   // Computed from the seed, so that the other draws do not change.
   program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);
@@ -307,7 +308,7 @@ void draw_modes(Program& program, const std::vector<std::string>& without) {
   }
   program.flush_denormals = once_in(random, 6) && allowed("denormals", without);
   for (Layer& layer : program.layers) {
-    // Not skippable layers: a pipeline would not see what the inner layer stashes and pops.
+    // Skippable layers are left out: a pipeline would not see what an inner layer stashes and pops.
     if (!once_in(random, 8) || !allowed(layer.text, {"stash(", "pop("})) continue;
     const OwnState state = once_in(random, 2)   ? OwnState::kRoundsDownward
                            : once_in(random, 8) ? OwnState::kAutocastWithCache

@@ -45,7 +45,7 @@ std::vector<Program> smaller(const Program& program) {
       with([&](Program& next) { drop_layers(next, begin, count); });
     }
   }
-  // Two layers that belong together, as a stash and its pop.
+  // Removes two layers that belong together, such as a stash and its pop.
   for (size_t a = 0; a + 2 < layers; ++a) {
     for (size_t b = a + 2; b < layers && layers > 2; ++b) {
       with([&](Program& next) {

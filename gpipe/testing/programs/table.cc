@@ -18,7 +18,7 @@ struct Generator {
   NamedScheduleOptions options;
 };
 
-// The generators for so many stages. Without Schedule::gpipe, which does not ascend and is an Entry
+// The generators for so many stages, except Schedule::gpipe, which does not ascend and is an Entry
 // of its own.
 std::vector<Generator> generators(int64_t stages) {
   std::vector<Generator> result;

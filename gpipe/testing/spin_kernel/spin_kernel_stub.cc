@@ -1,4 +1,4 @@
-// Without a CUDA Toolkit there is no kernel.
+// Stands for the kernel in a build without a CUDA Toolkit.
 #include <stdexcept>
 
 #include "gpipe/testing/spin_kernel/spin_kernel.h"

@@ -68,7 +68,7 @@ struct LoggingImpl : nn::Module {
 };
 TORCH_MODULE(Logging);
 
-// Case 21 of torchgpipe's.
+// This is case 21 of torchgpipe's tests.
 TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLaterOneFirst) {
   const auto log = std::make_shared<Log>();
   GPipe pipe(nn::Sequential(Logging(log, "a"), Logging(log, "b")),

@@ -746,7 +746,7 @@ TEST_F(Device, AnOptimizerBetweenForwardAndBackwardIsAnErrorAtOnceOrInALaterCall
   pipe->step({x}, {}, square);
   EXPECT_THAT(late_error([&] {
                 const at::Tensor output = pipe->forward(x);
-                // Like torch::optim::SGD.
+                // Changes the parameters as torch::optim::SGD does.
                 for (const at::Tensor& parameter : pipe->parameters()) {
                   parameter.data().sub_(parameter.grad(), 10);
                 }

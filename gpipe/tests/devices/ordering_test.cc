@@ -58,7 +58,7 @@ struct MaySlowImpl : nn::Module {
     if (now && !slow->in_backward) testing::slow_work(x.device());
     const at::Tensor y = x.tanh();
     if (now && slow->in_backward) return SlowBackward::apply(y);
-    // The same function, but fast.
+    // Computes the same function as the slow branch.
     return y * 2 - y.detach();
   }
   std::shared_ptr<Slow> slow;

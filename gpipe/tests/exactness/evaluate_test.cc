@@ -100,7 +100,7 @@ TEST(Evaluate, IsBitwiseThePlainModelForEveryBalanceModeAndSchedule) {
   }
 }
 
-// The same numbers, so that training and validation can be compared.
+// evaluate() and step() give the same numbers, so that training and validation can be compared.
 TEST(Evaluate, GivesTheLossOfAStep) {
   const Batch batch;
   const auto run = [&](auto call) {

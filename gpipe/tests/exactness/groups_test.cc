@@ -100,7 +100,7 @@ TEST(Groups, GradientsAreThoseOfTheDefinition) {
     }
     of_counts.push_back(expected[0]);
   }
-  // Otherwise the order would not show.
+  // The sums of the two must differ; otherwise the test would not show their order.
   EXPECT_NE(bitwise_difference(of_counts[0], of_counts[3]), "");
 }
 
@@ -122,7 +122,8 @@ TEST(Groups, TheSumIsAddedToWhatIsThere) {
   EXPECT_TRUE(kept.is_same(parameters[0].grad()));
 }
 
-// With tied weights, skips, dropout and batch norms: every cut and schedule gives the same bits.
+// A model with tied weights, skips, dropout and batch norms has the same bits with every cut and
+// schedule.
 TEST(Groups, BitsDependOnNoCutAndNoSchedule) {
   at::set_num_threads(1);
   for (const testing::SampleModel& sample : testing::sample_models()) {

@@ -221,7 +221,7 @@ TEST(RandomNumbersInBackward, AreTheSameInEveryRun) {
   }
 }
 
-TEST(RandomNumbersInBackward, OfARematerialisingFunctionAreThoseOfItsForward) {
+TEST(RandomNumbersInBackward, OfARematerializingFunctionAreThoseOfItsForward) {
   at::set_num_threads(1);
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
     auto run = [&](bool rematerialising) {
@@ -814,7 +814,7 @@ TEST(Recompute, ParametersChangedByAHookInTheMiddleOfAStepAreAnError) {
   }
 }
 
-TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNoChange) {
+TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNotAChange) {
   struct LazyImpl : nn::Module {
     Tensor forward(Tensor x) {
       if (!linear) linear = register_module("linear", nn::Linear(x.size(1), 3));

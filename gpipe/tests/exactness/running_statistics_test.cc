@@ -541,7 +541,8 @@ TEST_P(Setting, ANormReplacedLaterIsSeen) {
   };
   train(pipe, input, Entry::kForward);
   compare();
-  // Also between a forward and its backward, unless a recompute would see the new one.
+  // The norm may also be replaced between a forward and its backward, unless a recompute would see
+  // the new one.
   torch::Tensor output = pipe->forward(input);
   compare();
   layer->change();

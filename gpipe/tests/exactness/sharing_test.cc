@@ -126,7 +126,7 @@ TEST(Sharing, APositionalEmbeddingBehindACutWithMicroBatchesOfOneRow) {
       {{5}, {1, 4}, {1, 1, 1, 1, 1}, {2, 1, 2}}, /*rows=*/8, {8, 3}, /*calls=*/4);
 }
 
-// The same with a hook and in a custom function's graph, both run by the engine.
+// As above, with a hook and in a custom function's graph; the engine runs both.
 TEST(Sharing, APositionalEmbeddingWithHooks) {
   expect_equal_everywhere(
       [] {
@@ -402,7 +402,7 @@ TEST(InPlaceAtTheInput, OfAFirstLayerWorksWithSeveralMicroBatchesAsInALoop) {
     const int64_t version = given._version();
     if (step) {
       pipe->step({given}, {y}, square_loss);
-      // One side divides, the other multiplies by a factor.
+      // The two are close but not equal: one divides, the other multiplies by a factor.
       EXPECT_TRUE(torch::allclose(linear->weight.grad(), want, /*rtol=*/1e-5, /*atol=*/1e-7));
     } else {
       const Tensor output = pipe->forward(given);

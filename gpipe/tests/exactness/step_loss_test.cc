@@ -117,14 +117,48 @@ TEST(StepLoss, AMeanOverNothingThatMakesTheLossNanIsExplainedOnce) {
   }
 }
 
-TEST(StepLoss, ANanLossThatIsNoMeanOverNothingIsNotExplainedByWeights) {
-  GPipe pipe(nn::Sequential(nn::Linear(4, 2)), cpu_options({1}).chunks(2));
-  const auto nan = [](const Tensors& o, const Tensors&) {
-    return o.at(0).mean() * std::numeric_limits<double>::quiet_NaN();
+TEST(StepLoss, ANanLossOfAllMicroBatchesIsToldOnceForAPipeline) {
+  const auto times = [](double factor) {
+    return [=](const Tensors& o, const Tensors&) { return o.at(0).mean() * factor; };
   };
+  const auto nan = times(std::numeric_limits<double>::quiet_NaN());
+  const auto one = [](const Tensors&) { return 1.0; };
+  const Tensor input = torch::rand({4, 4});
+  for (const StepOptions& options :
+       {StepOptions(), StepOptions().weight(one), StepOptions().reduction(LossReduction::kSum)}) {
+    for (const bool evaluates : {false, true}) {
+      GPipe pipe(nn::Sequential(nn::Linear(4, 2)), cpu_options({1}).chunks(2));
+      const testing::LogCapture log;
+      const auto call = [&](const LossFn& loss) {
+        return evaluates ? pipe->evaluate({input}, {}, loss, options).loss
+                         : pipe->step({input}, {}, loss, options).loss;
+      };
+      EXPECT_FALSE(std::isnan(call(times(1))));
+      EXPECT_THAT(log.warnings(), ::testing::IsEmpty());
+      for (int k = 0; k < 2; ++k) {
+        EXPECT_TRUE(std::isnan(call(nan)));
+        EXPECT_THAT(log.warnings(),
+                    ::testing::ElementsAre(AllOf(HasSubstr("nan in 2 of 2 micro-batches"),
+                                                 HasSubstr("check_finite(true)"),
+                                                 ::testing::Not(HasSubstr("padding")))));
+      }
+    }
+  }
+}
+
+// An infinite loss is no warning; two of different signs are, where they make the sum NaN.
+TEST(StepLoss, InfinitiesOfBothSignsAreTold) {
+  GPipe pipe(nn::Sequential(nn::Linear(1, 1)), cpu_options({1}).chunks(2));
+  const auto target_sum = [](const Tensors& o, const Tensors& t) {
+    return (o.at(0) * 0 + t.at(0)).sum();
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
   const testing::LogCapture log;
-  EXPECT_TRUE(std::isnan(pipe->step({torch::rand({4, 4})}, {}, nan).loss));
+  pipe->step({torch::ones({2, 1})}, {torch::full({2, 1}, infinity)}, target_sum);
   EXPECT_THAT(log.warnings(), ::testing::IsEmpty());
+  pipe->step({torch::ones({2, 1})}, {torch::tensor({infinity, -infinity}).view({2, 1})},
+             target_sum);
+  EXPECT_THAT(log.warnings(), ::testing::ElementsAre(HasSubstr("infinite, with both signs")));
 }
 
 TEST(StepLoss, OfASumIsTheSum) {

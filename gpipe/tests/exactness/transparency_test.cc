@@ -76,7 +76,7 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     pipe_inputs[0].requires_grad_();
     const Tensors targets = sample.targets(kRows);
     const Tensors pipe_targets = testing::on(testing::device(partitions - 1), targets);
-    // Two rounds without zeroing the gradients: accumulation and running statistics continue.
+    // Runs two rounds without zeroing the gradients: accumulation and running statistics continue.
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;

@@ -186,7 +186,7 @@ TEST_F(ExitDeathTest, FromInsideALayer) {
               early_holder = pipe;
               pipe = GPipe(nullptr);
             }
-            // No copy of the holder: the module is destroyed in the middle of its call.
+            // The holder is not copied, so the module is destroyed in the middle of its call.
             GPipe& only = early ? early_holder : pipe;
             for (;;) only->forward(input());
           },

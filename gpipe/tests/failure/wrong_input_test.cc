@@ -863,7 +863,7 @@ TEST(OddInputTest, AnEmptyGeneratorOrObserverIsTheDefault) {
   EXPECT_NO_THROW(subject.pipe->step(subject.inputs, subject.targets, mse, options));
 }
 
-TEST(OddInputTest, AWrongCallIsNoFailureOfALayer) {
+TEST(OddInputTest, AWrongCallIsNotAFailureOfALayer) {
   Subject subject;
   EXPECT_THROW(subject.pipe->forward(at::Tensor()), c10::ValueError);
   EXPECT_EQ(subject.pipe->last_failure(), std::nullopt);

@@ -43,7 +43,7 @@ using testing::Trace;
 using testing::programs::Entry;
 using testing::programs::Program;
 
-// Two calls more than each kind of cell runs plainly.
+// The number of calls: two more than the plain runs of each kind of cell.
 constexpr int64_t kCalls = 6;
 
 struct Left {

@@ -305,7 +305,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// The same without training: tensors made in inference mode do not count changes.
+// As above, without training: tensors made in inference mode do not count changes.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {

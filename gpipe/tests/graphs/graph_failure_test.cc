@@ -77,7 +77,7 @@ class FlakyGraph final : public DeviceGraph {
   void end() override {
     real_->end();
     Countdown::count(left_.end, "end");
-    // From 0 on each recording fails, until the count is set again.
+    // At 0 each recording fails, until the count is set again.
     TORCH_CHECK_WITH(OutOfMemoryError, left_.memory != 0, "no memory");
     if (left_.memory > 0) --left_.memory;
   }

@@ -275,7 +275,7 @@ Trace forward_backward(bool graphs, Checkpoint mode) {
     loss.backward();  // once more through the same graphs
     trace.push_back(on_host(x.grad()));
     add_state(pipe, trace);
-    // Then a forward whose gradients are returned and not accumulated.
+    // This forward's gradients are returned, not accumulated.
     const at::Tensor again = pipe->forward(x);
     std::vector<at::Tensor> wanted = pipe->parameters();
     wanted.push_back(x);

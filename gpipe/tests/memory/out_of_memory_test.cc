@@ -177,7 +177,7 @@ TEST_P(OutOfMemoryTest, IsReportedWithItsPlaceAndThePipelineSurvives) {
   const testing::Watchdog watchdog(std::chrono::minutes(5), "a stage out of memory");
   Subject subject(mode);
   const Tensors want = subject.train(way);
-  // Some modes and schedules have no recompute there.
+  // Some modes and schedules have no recompute in this stage.
   if (phase == Phase::kRecompute && subject.layers[stage]->recomputes <= kGreedyCall) return;
   subject.control->stage = stage;
   subject.control->phase = phase;

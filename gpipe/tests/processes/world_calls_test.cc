@@ -111,7 +111,7 @@ struct Loop {
   std::function<std::optional<double>(GPipe&, int64_t b)> call = [](GPipe& pipe, int64_t b) {
     return pipe->step({x(b)}, {t(b)}, loss).loss;
   };
-  // These get the rank and the number of its mini-batch.
+  // The layers get the rank and the number of its mini-batch.
   std::function<torch::Tensor(int64_t rank, int64_t b, torch::Tensor)> first_layer, last_layer;
   std::function<void(int64_t rank, int64_t b)> before, after_failure;
 };
@@ -242,7 +242,7 @@ TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   std::thread second;
   Loop loop;
   loop.first_layer = [](int64_t, int64_t b, torch::Tensor value) {
-    // This sleeps for each of two micro-batches.
+    // The layer sleeps for each of two micro-batches.
     if (b == kStrange && !is_recomputing()) sleep_for(kCallLimit * 2);
     return same(value);
   };
@@ -284,7 +284,7 @@ TEST(WorldCalls, ALayerMayThrowWhatTheLibraryThrowsOnAll) {
 
 // If a rank has begun fewer calls than another one, all ranks name it, and then all go on. Only a
 // program that counts calls on its own could do that.
-TEST(WorldCalls, WhoIsBehindIsNamedOnAll) {
+TEST(WorldCalls, ARankThatIsBehindIsNamedOnAll) {
   WorldRanks ranks(
       3,
       [](const World& world, const Say& say) {

@@ -58,7 +58,7 @@ torch::Tensor loss(torch::Tensor output, torch::Tensor target) {
   return torch::mse_loss(output, target);
 }
 
-// Layer 1 is a function.
+// A model whose layer 1 calls `f`.
 nn::Sequential model(std::function<torch::Tensor(torch::Tensor)> f) {
   torch::manual_seed(1);
   return nn::Sequential(nn::Linear(4, 4),
@@ -782,13 +782,13 @@ TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
          return [part = first->weight.detach()[2]](const torch::Tensor& x) { return x * part; };
        },
        parameter},
-      // What needs no values is no harm.
+      // A use that needs no values does no harm.
       {[](const auto& first) -> Function {
          return
              [=](const torch::Tensor& x) { return x + torch::empty_like(first->weight).size(0); };
        },
        "loss "},
-      // Nor an error of the layer's own.
+      // A layer's own error is reported as it is.
       {[](const auto& first) -> Function {
          return [=](const torch::Tensor& x) {
            (void)torch::empty_like(first->weight);

@@ -619,7 +619,7 @@ class Judge {
     }
   }
 
-  // What is wrong; empty if nothing is.
+  // The mistakes that were found; empty if there are none.
   std::string verdict() {
     for (int64_t rank = 0; rank < plan_.size; ++rank) judge_alone(rank);
     if (wrong_.str().empty()) compare();

@@ -8,6 +8,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -16,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -270,7 +272,7 @@ std::vector<std::string> outcomes(int64_t processes,
   return lines;
 }
 
-// It does not depend on the rank and the process of the grid.
+// The local rank does not depend on the rank and the process of the grid.
 TEST(WorldReplicas, TheLocalRankIsTheLaunchers) {
   const MasterPort port;
   RankProcesses ranks(2, [&](int64_t rank, const Say& say) {
@@ -692,7 +694,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
            }) +
            "; ";
     {
-      const torch::NoGradGuard no_grad;  // as load_checkpoint
+      const torch::NoGradGuard no_grad;  // as in load_checkpoint
       for (torch::Tensor& parameter : pipe->parameters()) parameter.fill_(0.5);
     }
     return all + step();
@@ -700,6 +702,113 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
   const auto refused = HasSubstr("has other values on rank 1 than on rank 0");
   EXPECT_THAT(lines, Each(AllOf(HasSubstr("no room"), refused, ::testing::EndsWith("; went well"),
                                 ::testing::Not(HasSubstr("; went well; ")))));
+}
+
+// A loop that knows torch::optim::Optimizer alone.
+void train(GPipe& pipe, torch::optim::Optimizer& optimizer, const RowRange& here) {
+  torch::optim::StepLR scheduler(optimizer, /*step_size=*/2, /*gamma=*/0.5);
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    torch::manual_seed(step);
+    pipe->step({torch::ones({8, 5}).slice(0, here.begin, here.end)},
+               {torch::ones({8, 3}).slice(0, here.begin, here.end)}, loss_fn);
+    if (step == 3) {
+      for (auto& group : optimizer.param_groups()) {
+        static_cast<torch::optim::AdamOptions&>(group.options()).lr(0.7).weight_decay(0.1);
+      }
+    }
+    optimizer.step();
+    scheduler.step();
+  }
+}
+
+TEST(WorldReplicas, AShardedOptimizerIsOneForSchedulersAndLoops) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe alone(linears(), options_of(World()).groups(2));
+    torch::optim::Adam adam(alone->parameters(), 0.1);
+    train(alone, adam, {0, 8});
+    GPipe pipe(linears(), options_of(world));
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
+    });
+    train(pipe, optimizer, world.rows(8, 4));
+    const double rate = optimizer.param_groups()[0].options().get_lr();
+    if (rate != adam.param_groups()[0].options().get_lr()) return "the rate " + c10::str(rate);
+    if (optimizer.local().param_groups()[0].options().get_lr() != 0.7) return std::string("local");
+    return std::string(pipe->parameter_hash() == alone->parameter_hash() ? "same" : "other values");
+  });
+  EXPECT_THAT(lines, Each("same"));
+}
+
+TEST(WorldReplicas, OtherLearningRatesAreRefusedBeforeAnythingChanges) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
+    });
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    const std::string before = pipe->parameter_hash();
+    const auto rate = [&](double value) {
+      optimizer.param_groups()[0].options().set_lr(value);
+      return outcome([&] {
+        optimizer.step();
+        return "went well";
+      });
+    };
+    // The next double is another one, too.
+    std::string all = rate(world.rank() == 1 ? std::nextafter(0.2, 1) : 0.2);
+    all += pipe->parameter_hash() == before ? "; unchanged" : "; changed";
+    return all + "; " + rate(0.2);
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("learning rates"),
+                                HasSubstr("on rank 0 and"), HasSubstr("on rank 1"),
+                                ::testing::EndsWith("; unchanged; went well"))));
+}
+
+// Groups by layer: replicas own other layers, and so have had other rates from the beginning.
+TEST(WorldReplicas, RatesOfGroupsThatWereMadeDifferentlyAreNotCompared) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe(linears(), options_of(world));
+    ZeroOptimizer optimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                                 world.rank() == 0 ? 0.1 : 0.2);
+    });
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn);
+    optimizer.param_groups()[0].options().set_lr(world.rank() == 0 ? 0.05 : 0.1);
+    optimizer.step();
+    return "went well";
+  });
+  EXPECT_THAT(lines, Each("went well"));
+}
+
+TEST(WorldReplicas, WhatAShardedOptimizerCannotDoIsRefused) {
+  GPipe pipe(linears(), options_of(World()));
+  const auto sgd = [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  };
+  const auto message = [](const auto& call) {
+    try {
+      call();
+    } catch (const c10::ValueError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("nothing was thrown");
+  };
+  ZeroOptimizer optimizer(pipe, sgd);
+  EXPECT_THAT(message([&] { optimizer.step([] { return torch::ones({}); }); }),
+              HasSubstr("takes no closure"));
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(
+      {torch::ones({3})}, std::make_unique<torch::optim::SGDOptions>(0.1)));
+  EXPECT_THAT(message([&] { optimizer.step(); }),
+              HasSubstr("2 groups of 5 parameters, not 1 of 4; the function"));
+  EXPECT_THAT(message([&] {
+                ZeroOptimizer(pipe, [&](std::vector<torch::Tensor> parameters) {
+                  auto made = sgd(std::move(parameters));
+                  made->param_groups().clear();
+                  return made;
+                });
+              }),
+              HasSubstr("without groups"));
 }
 
 // Ranks step the optimizers of two pipelines in different orders; and one rank evaluates instead.
@@ -781,7 +890,7 @@ class Arrived {
   Arrived& operator=(const Arrived&) = delete;
 
   std::atomic<int64_t>& of(int64_t rank) const { return (*bytes_)[static_cast<size_t>(rank)]; }
-  // Whether each of these ranks has received so many within 10 s.
+  // Whether each of these ranks has received so many bytes within 10 s.
   bool come(const std::vector<int64_t>& ranks, int64_t bytes) const {
     for (int i = 0; i < 1000; ++i) {
       bool all = true;

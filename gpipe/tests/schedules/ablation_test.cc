@@ -43,7 +43,7 @@ Tensors results(const SampleModel& sample, const GPipeOptions& options,
   Tensors all = result.outputs;
   all.push_back(torch::tensor(result.loss, torch::kDouble));
   for (const at::Tensor& parameter : pipe->parameters()) all.push_back(parameter.grad());
-  // The same by forward and backward.
+  // Computes the gradients by forward and backward as well.
   pipe->zero_grad();
   testing::manual_seed(3);
   const Tensors outputs = pipe->forward(testing::on(pipe->devices().front(), sample.inputs(7)));

@@ -1,5 +1,5 @@
-// Tests GPipe::step: what it refuses, schedules, outputs, events. transparency_test shows that the
-// numbers are right.
+// Tests GPipe::step: refused arguments, schedules, outputs, events. transparency_test tests the
+// numbers.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST_F(GPipeStep, RefusesToRunWithoutGradMode) {
                             AllOf(HasSubstr("NoGradGuard"), HasSubstr("forward"))));
 }
 
-TEST_F(GPipeStep, RefusesALossThatIsNoNumber) {
+TEST_F(GPipeStep, RefusesALossThatIsNotANumber) {
   EXPECT_THAT(([&] {
                 pipe->step(inputs, targets,
                            [](const Tensors& o, const Tensors&) { return o[0].sum(1); });
@@ -298,7 +298,7 @@ TEST_F(GPipeStep, GradientsReachInputsThatHaveAHistory) {
   pipe->step({leaf * 2}, targets, mse);
   const at::Tensor other = leaf.detach().requires_grad_();
   mse({pipe->forward(other * 2)}, targets).backward();
-  // One is the loss of the mini-batch, the other the weighted losses of the micro-batches.
+  // One gradient is of the mini-batch's loss, the other of the micro-batches' weighted losses.
   EXPECT_TRUE(torch::allclose(leaf.grad(), other.grad(), /*rtol=*/1e-5, /*atol=*/1e-7));
 }
 

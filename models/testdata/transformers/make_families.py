@@ -5,8 +5,8 @@
         python3 models/testdata/transformers/make_families.py - models/testdata/transformers/published.json
 
 The configs are published ones, shrunk. Weights come from models/hash_fill.h's numbers, by the place of a tensor's name in
-their order, so that no file has them. Of logits and gradients, in float64, there are sums with such numbers: one for each
-token, and one of all gradients.
+their order, so that no file has them. The logits and gradients, in float64, are multiplied by such numbers and added up:
+one sum for each token, and one of all gradients.
 """
 
 import json

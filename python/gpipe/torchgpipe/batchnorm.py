@@ -50,7 +50,7 @@ class DeferredBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, input: Tensor) -> bool:
-        """Adds a micro-batch; whether it was the last one of its mini-batch."""
+        """Adds a micro-batch; returns whether it was the last one of its mini-batch."""
         others = [d for d in range(input.dim()) if d != 1]
         self.sum.add_(input.sum(dim=others))
         self.sum_squares.add_(input.square().sum(dim=others))

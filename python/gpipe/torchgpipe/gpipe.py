@@ -101,7 +101,7 @@ class GPipe(Pipelined):
             len(self._balance), None if devices is None else list(devices)
         )
         self._checkpoints = [checkpoint]
-        # The statistics are DeferredBatchNorm's.
+        # DeferredBatchNorm keeps the statistics, so the pipeline's own option stays off.
         self._options = {}
         layers = iter(module.named_children())
         self.partitions = nn.ModuleList(
@@ -116,7 +116,7 @@ class GPipe(Pipelined):
         return self.chunks
 
     def _named_layers(self) -> list[tuple[str, nn.Module]]:
-        # Read as they are: this is done in every call.
+        # Read without nn.Module's attribute look-up, since every call does this.
         partitions = self._modules["partitions"]._modules.values()
         return [named for partition in partitions for named in partition._modules.items()]
 

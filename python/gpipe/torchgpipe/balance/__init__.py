@@ -29,7 +29,7 @@ def balance_by_time(
     timeout: float = 1.0,
     device: Device = torch.device("cuda"),
 ) -> list[int]:
-    """By how long forward and backward of each layer take.
+    """A balance by the time that forward and backward of each layer take.
 
     sample: a mini-batch, or better a micro-batch.
     timeout: seconds; no pass over the layers begins after it.
@@ -48,7 +48,7 @@ def balance_by_size(
     param_scale: float = 2.0,
     device: Device = torch.device("cuda"),
 ) -> list[int]:
-    """By how many bytes each layer's activations and parameters take. On CUDA devices only.
+    """A balance by the bytes of each layer's activations and parameters. On CUDA devices only.
 
     param_scale: how often the parameters count: 2 for plain SGD (weights, gradients), 3 with
         momentum, 4 for Adam.

@@ -1,12 +1,11 @@
-#include "balance/step/whole_step.h"
+#include "gpipe/schedule/whole_step.h"
 
 #include <stdexcept>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gpipe/schedule/action.h"
 
-namespace gpipe::balance {
+namespace gpipe::internal {
 
 void check_whole_step(const Schedule& schedule, const std::string& prefix) {
   bool forwards = false, backwards = false;
@@ -16,9 +15,9 @@ void check_whole_step(const Schedule& schedule, const std::string& prefix) {
     }
   }
   if (forwards && backwards) return;
-  throw std::invalid_argument(absl::StrCat(prefix, "the schedule has no ",
-                                           forwards ? "backwards" : "forwards",
-                                           "; a step needs both; give a whole schedule"));
+  throw std::invalid_argument(prefix + "the schedule has no " +
+                              (forwards ? "backwards" : "forwards") +
+                              "; a step needs both; give a whole schedule");
 }
 
-}  // namespace gpipe::balance
+}  // namespace gpipe::internal
