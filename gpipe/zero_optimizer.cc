@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -23,15 +25,21 @@
 namespace gpipe {
 namespace {
 
+// Nothing for a user's options that do not override get_lr().
+std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
+  try {
+    return group.options().get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 // "0.001 0.01": by group. The digits tell any two doubles apart.
 std::string rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> rates;
   for (const auto& group : optimizer.param_groups()) {
-    try {
-      rates.push_back(absl::StrFormat("%.17g", group.options().get_lr()));
-    } catch (const c10::Error&) {
-      rates.emplace_back("none");  // a user's options that do not override get_lr()
-    }
+    const std::optional<double> rate = rate_of(group);
+    rates.push_back(rate ? absl::StrFormat("%.17g", *rate) : "none");
   }
   return absl::StrJoin(rates, " ");
 }
@@ -59,7 +67,11 @@ std::vector<int64_t> owners_of_changes(const World& world,
                                        const std::vector<at::Tensor>& parameters,
                                        std::vector<int64_t> owners, const std::string& first_rates,
                                        const std::string& rates) {
-  std::string own = internal::form_of(parameters) + "\n" + first_rates + "\n" + rates + "\n";
+  // The owners follow from what was frozen when the optimizer was made.
+  const std::string given(owners.begin(), owners.end());
+  std::string own = internal::form_of(parameters) + ", shared out by " +
+                    std::to_string(std::hash<std::string>()(given)) + "\n" + first_rates + "\n" +
+                    rates + "\n";
   for (const at::Tensor& parameter : parameters) {
     own += parameter.requires_grad() || parameter.grad().defined() ? '1' : '0';
   }
@@ -116,6 +128,7 @@ ZeroOptimizer::ZeroOptimizer(GPipe pipe, const Make& make)
   first.insert(first.end(), others.begin(), others.end());
   defaults_ = param_groups_.front().options().clone();
   first_rates_ = rates_of(*this);
+  give_options();
 }
 
 void ZeroOptimizer::give_options() const {
@@ -131,14 +144,27 @@ void ZeroOptimizer::give_options() const {
                     "groups or parameters of a ZeroOptimizer were added or taken away: ",
                     param_groups_.size(), " groups of ", here, " parameters, not ", groups.size(),
                     " of ", expected, "; the function that it was made with makes the groups");
+  given_rates_.clear();
   for (size_t k = 0; k < groups.size(); ++k) {
     groups[k].set_options(param_groups_[k].options().clone());
+    given_rates_.push_back(rate_of(groups[k]));
+  }
+}
+
+void ZeroOptimizer::take_rates() {
+  const std::vector<torch::optim::OptimizerParamGroup>& groups = optimizer_->param_groups();
+  for (size_t k = 0; k < groups.size() && k < param_groups_.size(); ++k) {
+    const std::optional<double> rate = rate_of(groups[k]);
+    if (rate && rate != given_rates_.at(k) && rate_of(param_groups_[k]) == given_rates_.at(k)) {
+      param_groups_[k].options().set_lr(*rate);
+    }
   }
 }
 
 void ZeroOptimizer::take_options() {
   for (size_t k = 0; k < param_groups_.size(); ++k) {
     param_groups_[k].set_options(optimizer_->param_groups().at(k).options().clone());
+    given_rates_.at(k) = rate_of(param_groups_[k]);
   }
 }
 
@@ -152,6 +178,7 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
                                         *pipe_->pipeline_, *pipe_);
+    take_rates();
     give_options();
     std::vector<int64_t> owners;
     if (world.replicas() > 1) {

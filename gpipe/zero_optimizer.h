@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Progress;  // gpipe/saving/saving.h
 // replicas.
 //
 // Requirements: all processes make the same calls, in the same order. The pipeline outlives it.
+// The replicas share out what trains when this is made: freeze the rest (adapters' base) before.
 //
 // Example:
 //   gpipe::ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
@@ -67,6 +69,9 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
 
   // The optimizer of this replica's own parameters, with their states.
   const torch::optim::Optimizer& local() const { return *optimizer_; }
+  // A learning rate that is set on a group of this one counts, too, at the next step(). Other
+  // options that are set on it do not: the next step() replaces them with those of param_groups().
+  torch::optim::Optimizer& local() { return *optimizer_; }
   // This replica's own parameters, in the model's order.
   const std::vector<at::Tensor>& owned_parameters() const { return owned_; }
 
@@ -78,13 +83,16 @@ class ZeroOptimizer final : public torch::optim::Optimizer {
   // Copies the options of this object's groups to those of `optimizer_`, and back.
   void give_options() const;
   void take_options();
+  // Takes the learning rates that were set on `optimizer_` since give_options().
+  void take_rates();
 
   GPipe pipe_;
   std::vector<at::Tensor> parameters_;  // of this process
   std::vector<int64_t> owners_;         // [parameter]
   std::vector<at::Tensor> owned_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::string first_rates_;  // the learning rates at the beginning
+  std::string first_rates_;                                 // the learning rates at the beginning
+  mutable std::vector<std::optional<double>> given_rates_;  // by give_options(), of each group
 };
 
 }  // namespace gpipe

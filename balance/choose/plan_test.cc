@@ -141,7 +141,7 @@ TEST(Plan, WhereNothingFitsTheNearestThatWorksIsSaid) {
     message = error.what_without_backtrace();
   }
   EXPECT_THAT(message,
-              AllOf(HasSubstr("fits into 2 devices of 10000 bytes"), HasSubstr("the closest (")));
+              AllOf(HasSubstr("fits on 2 devices of 10000 bytes"), HasSubstr("the closest (")));
   const size_t open = message.find("at least that (");
   ASSERT_NE(open, std::string::npos) << message;
   const int64_t needed = std::stoll(message.substr(open + std::string("at least that (").size()));

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "examples/common/bits.h"
 #include "examples/language_model/settings.h"
 
 namespace language_model {
@@ -18,30 +18,14 @@ namespace language_model {
 // the CPU; 0 if no stage is there.
 std::string bits_of(const Settings& settings, int64_t threads);
 
-// The differences between two results of bits_of. A value type.
-struct BitsDifference {
-  struct Flag {
-    std::string name, saved, now;
-  };
-  std::vector<Flag> flags;  // in the order of bits_of
-  // Flags that only one of the two has, because another version of this program has saved the
-  // other.
-  std::vector<std::string> unknown;
-};
-// Throws std::runtime_error if `saved` is not a result of bits_of.
-BitsDifference compare_bits(const std::string& saved, const std::string& now);
-
-// "--seed: 3 in the checkpoint, 4 now", a line for each.
-std::string to_text(const BitsDifference& difference);
-// The flags to give instead: "--seed=3 --nopacked".
-std::string flags_of_saved(const BitsDifference& difference);
-
 // JSON with the flags that must be the same in all processes of a run: the flags of bits_of, and
 // those that decide which calls are made, and when. Without --threads if it is left to the machine.
 std::string shared_flags(const Settings& settings);
-// "--seed must be the same on all ranks: rank 0 has 3, rank 2 has 4", a line for each flag, from
-// the results of shared_flags on all ranks; empty if all are the same.
-std::string difference_of_ranks(const std::vector<std::string>& shared_flags);
+using examples::BitsDifference;
+using examples::compare_bits;
+using examples::difference_of_ranks;
+using examples::flags_of_saved;
+using examples::to_text;
 
 }  // namespace language_model
 

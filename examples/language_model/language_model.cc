@@ -1,7 +1,5 @@
 // Trains a language model on a text, as a pipeline, and lets it write. README.md says how.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
-#include <torch/cuda.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -29,6 +27,8 @@
 #include "command/wrong_value.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/diagnosis_text.h"
+#include "examples/common/modes.h"
+#include "examples/common/pipeline_flags.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/language_model/bits.h"
@@ -129,20 +129,6 @@ std::vector<int64_t> choose_balance(const Settings& settings, const torch::nn::S
           .recompute(settings.checkpoint != gpipe::Checkpoint::kNever));
 }
 
-gpipe::GPipe make_pipe(const Settings& settings, const torch::nn::Sequential& model,
-                       const std::vector<int64_t>& balance, const gpipe::World& world) {
-  const auto stages = static_cast<int64_t>(balance.size());
-  return gpipe::GPipe(
-      model, gpipe::GPipeOptions(balance)
-                 .placement(distributed::placement_over(world, settings.schedule, stages))
-                 .chunks(settings.chunks)
-                 .groups(settings.groups)
-                 .checkpoint(settings.checkpoint)
-                 .cpu_threads_per_stage(settings.threads)
-                 .devices(own_devices(settings.devices, world, torch::cuda::device_count()))
-                 .world(world));
-}
-
 gpipe::StepOptions step_options(const Settings& settings) {
   return gpipe::StepOptions().schedule(settings.schedule.make).weight(count_tokens);
 }
@@ -173,18 +159,7 @@ void explain(const Settings& settings, const gpipe::GPipe& pipe, const gpipe::St
 
 // --- Training
 
-// Keeps the state of the random generator. Draws while it lives do not affect the training: a run
-// that validates more often, or is stopped and resumed, has the same dropout.
-class KeepsGenerator {
- public:
-  KeepsGenerator() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
-  ~KeepsGenerator() { at::Generator(at::detail::getDefaultCPUGenerator()).set_state(state_); }
-  KeepsGenerator(const KeepsGenerator&) = delete;
-  KeepsGenerator& operator=(const KeepsGenerator&) = delete;
-
- private:
-  at::Tensor state_;
-};
+using examples::KeepsGenerator;
 
 // The text without control characters, for a terminal: a model that has learned little writes some.
 std::string printable(std::string text) {
@@ -326,7 +301,7 @@ class Run {
                           settings_.devices.size()));
     }
     const std::vector<int64_t> balance = choose_balance(settings_, model, rows_, world_, out_);
-    pipe_ = make_pipe(settings_, model, balance, world_);
+    pipe_ = examples::make_pipeline(settings_, model, balance, world_);
     std::string replicas;
     if (world_.replicas() > 1) replicas += absl::StrFormat(", %d replicas", world_.replicas());
     if (settings_.groups > 0) replicas += absl::StrFormat(", --groups=%d", settings_.groups);

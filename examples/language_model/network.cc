@@ -1,7 +1,6 @@
 #include "examples/language_model/network.h"
 
 #include <ATen/Functions.h>
-#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/utils.h>
@@ -121,18 +120,6 @@ class Pipeline : public Network {
 };
 
 }  // namespace
-
-Autocast::Autocast(at::DeviceType device, bool bfloat16) : device_(device), on_(bfloat16) {
-  if (!on_) return;
-  at::autocast::set_autocast_dtype(device, at::kBFloat16);
-  at::autocast::set_autocast_enabled(device, true);
-}
-
-Autocast::~Autocast() {
-  if (!on_) return;
-  at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, false);
-}
 
 std::unique_ptr<Network> make_plain(const torch::nn::Sequential& model, bool bfloat16) {
   return std::make_unique<Plain>(model, bfloat16);

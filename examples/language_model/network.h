@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "examples/common/modes.h"
 #include "examples/language_model/documents.h"
 #include "gpipe/gpipe.h"
 
@@ -48,19 +49,7 @@ std::unique_ptr<Network> make_plain(const torch::nn::Sequential& model, bool bfl
 std::unique_ptr<Network> make_pipeline(const gpipe::GPipe& pipe, const gpipe::StepOptions& options,
                                        bool bfloat16);
 
-// While it lives, and if `bfloat16` is true, operators that gain from it compute in bfloat16;
-// parameters and their gradients stay as they are (docs/guide/12-mixed-precision.md).
-class Autocast {
- public:
-  Autocast(at::DeviceType device, bool bfloat16);
-  ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  at::DeviceType device_;
-  bool on_;
-};
+using examples::Autocast;
 
 }  // namespace language_model
 

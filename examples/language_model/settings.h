@@ -2,23 +2,19 @@
 #ifndef LANGUAGE_MODEL_SETTINGS_H_
 #define LANGUAGE_MODEL_SETTINGS_H_
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "examples/common/pipeline_flags.h"
 #include "examples/language_model/documents.h"
-#include "gpipe/checkpoint.h"
-#include "gpipe/pipeline_setup.h"
-#include "gpipe/world.h"
 #include "models/transformer_options.h"
 
 namespace language_model {
 
-struct Settings {
+struct Settings : examples::PipelineSettings {
   // The text.
   std::string path, text;
   std::vector<std::string_view> documents;  // in `text`
@@ -45,13 +41,6 @@ struct Settings {
   std::string cut;  // "even", "time", "best", or empty: `balance`
   std::vector<int64_t> balance;
   std::optional<int64_t> stages;
-  gpipe::ScheduleChoice schedule;
-  int64_t chunks = 0, threads = 0;
-  int64_t replicas = 1;
-  int64_t groups = 0;  // GPipeOptions'
-  bool zero = false;
-  gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kExceptLast;
-  std::vector<c10::Device> devices;
   bool explain = false;
 
   // Files, made absolute; empty: none.
@@ -77,14 +66,7 @@ struct Settings {
 // for wrong values and for flags that do not go together.
 void read_flags(Settings& settings);
 
-// Whether a schedule adds up gradients in the order of the micro-batches.
-bool adds_in_order(const gpipe::ScheduleGenerator& schedule);
-
-// The GPipeOptions::devices of this process. Over several processes "cuda" alone means the device
-// with the number that the process has on its machine. `count`: the devices of this machine. Throws
-// std::invalid_argument if there are too few.
-std::vector<c10::Device> own_devices(const std::vector<c10::Device>& devices,
-                                     const gpipe::World& world, int64_t count);
+using examples::adds_in_order;
 
 }  // namespace language_model
 

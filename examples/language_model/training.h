@@ -1,40 +1,24 @@
-// Training: the optimizer of a language model, its learning rate, its loss.
+// make_optimizer: the optimizer of a language model.
 #ifndef LANGUAGE_MODEL_TRAINING_H_
 #define LANGUAGE_MODEL_TRAINING_H_
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/adamw.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "examples/common/token_loss.h"
+
 namespace language_model {
 
-// The mean loss over the tokens that count, from logits [rows, tokens, words] and the next tokens,
-// [rows, tokens].
-at::Tensor mean_loss(const std::vector<at::Tensor>& outputs,
-                     const std::vector<at::Tensor>& targets);
+using examples::count_tokens;
+using examples::LearningRate;
+using examples::mean_loss;
+using examples::set_learning_rate;
 
-// How many tokens count: the weight of a micro-batch (StepOptions::weight), with which the loss of
-// a step is the mean over the tokens of all its micro-batches.
-double count_tokens(const std::vector<at::Tensor>& targets);
-
-// AdamW in two groups: matrices decay, norms' weights and biases do not. All processes have the
-// same two groups, so a group may be empty in some of them.
 std::unique_ptr<torch::optim::AdamW> make_optimizer(const std::vector<at::Tensor>& parameters,
                                                     double weight_decay);
-
-struct LearningRate {
-  double highest = 0;
-  int64_t warm_up = 0;  // steps from 0 to the highest
-  int64_t steps = 0;    // of the run: a tenth of the highest is left at its end
-
-  // The rate of step 0, 1, ...: a line up, then half a wave of cosine down (Loshchilov, Hutter,
-  // "SGDR", 2017).
-  double at(int64_t step) const;
-};
-void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
 
 }  // namespace language_model
 

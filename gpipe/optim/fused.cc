@@ -45,8 +45,9 @@ void check_sgd_kernel(const at::Tensor& parameter) {
   static const bool bfloat16 = is_right(at::kBFloat16);
   static const bool half = is_right(at::kHalf);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      parameter.scalar_type() == at::kHalf ? half : bfloat16, "FusedSgd: the fused kernel of LibTorch ",
-      TORCH_VERSION, " computes wrong values for parameters of the type ", parameter.scalar_type(),
+      parameter.scalar_type() == at::kHalf ? half : bfloat16,
+      "FusedSgd: the fused kernel of LibTorch ", TORCH_VERSION,
+      " computes wrong values for parameters of the type ", parameter.scalar_type(),
       " on the CPU; use torch::optim::SGD, parameters in float32, or a newer LibTorch");
 }
 
@@ -104,8 +105,9 @@ torch::Tensor FusedSgd::step(LossClosure closure) {
                       /*maximize=*/false, /*is_first_step=*/std::get<2>(key) == 0);
       // Kept only behind the kernel: one that throws leaves no values in them.
       for (size_t k = 0; k < lists.first.size(); ++k) {
+        const at::Tensor& momentum = lists.first[k];
         internal::state_of<torch::optim::SGDParamState>(
-            *this, lists.parameters[k], [&](auto& made) { made.momentum_buffer(lists.first[k]); });
+            *this, lists.parameters[k], [&](auto& made) { made.momentum_buffer(momentum); });
       }
     }
   }

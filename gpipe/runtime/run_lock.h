@@ -2,44 +2,70 @@
 #ifndef GPIPE_RUNTIME_RUN_LOCK_H_
 #define GPIPE_RUNTIME_RUN_LOCK_H_
 
+#include <cstddef>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "gpipe/runtime/exit_gate.h"
 #include "gpipe/runtime/fork_guard.h"
 
 namespace gpipe::internal {
 
-// A mutex whose owner may be gone: the owner is in the parent of a forked child, or exit() blocks
+// A lock whose owner may be gone: the owner is in the parent of a forked child, or exit() blocks
 // it forever. In these cases the lock throws instead of waiting.
+//
+// A lock has one or several parts, and is held if all of them are. So locks that have a part in
+// common exclude each other, also those that existed before.
 //
 // Example:
 //   RunLock lock;
 //   const RunLock::Scope scope(lock);
 class RunLock {
  public:
+  class Part {
+   public:
+    // Throws std::logic_error in a forked child.
+    void check_process() const { fork_guard_.check(); }
+    // Throws as Scope does.
+    std::unique_lock<std::mutex> acquire();
+
+   private:
+    ForkGuard fork_guard_;
+    std::mutex mutex_;
+  };
+  using Parts = std::vector<std::shared_ptr<Part>>;
+
+  // A lock with a part of its own.
+  RunLock() : RunLock(Parts{std::make_shared<Part>()}) {}
+  // `parts`: at least one; one may be there several times.
+  explicit RunLock(Parts parts);
+
   // Throws std::logic_error in a forked child.
-  void check_process() const { fork_guard_.check(); }
+  void check_process() const;
+  // Whether the locks exclude each other.
+  bool excludes(const RunLock& other) const;
 
   // Holds the lock while at work (exit_gate.h). Throws std::logic_error in a forked child, and in
   // the destructor of a static object that asks for a lock held by a blocked thread.
   class Scope {
    public:
-    explicit Scope(RunLock& lock) : lock_(lock.acquire()) {}
+    explicit Scope(RunLock& lock) : first_(lock.parts_.front()->acquire()) {
+      for (size_t k = 1; k < lock.parts_.size(); ++k) others_.push_back(lock.parts_[k]->acquire());
+    }
     // A run may have made objects that exit() would otherwise destroy before it shuts the gate.
     ~Scope() { shut_at_exit(); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
-    std::unique_lock<std::mutex> lock_;
-    WorkScope work_;  // ends before the lock is released
+    std::unique_lock<std::mutex> first_;
+    std::vector<std::unique_lock<std::mutex>> others_;  // almost always empty
+    WorkScope work_;                                    // ends before the lock is released
   };
 
  private:
-  std::unique_lock<std::mutex> acquire();
-
-  ForkGuard fork_guard_;
-  std::mutex mutex_;
+  Parts parts_;  // each once, in the one order in which all locks take them
 };
 
 }  // namespace gpipe::internal

@@ -32,6 +32,31 @@ TEST(RunLock, OneAtATime) {
   EXPECT_EQ(count, 4 * 500);
 }
 
+TEST(RunLock, ExcludesAllLocksThatHaveAPartOfIt) {
+  const auto a = std::make_shared<RunLock::Part>();
+  const auto b = std::make_shared<RunLock::Part>();
+  RunLock first({a}), second({b}), both({b, a, b}), another;
+  EXPECT_TRUE(both.excludes(first));
+  EXPECT_TRUE(second.excludes(both));
+  EXPECT_FALSE(first.excludes(second));
+  EXPECT_FALSE(both.excludes(another));
+  int64_t of_first = 0;  // plain memory: ThreadSanitizer checks the ordering
+  int64_t of_second = 0;
+  std::vector<std::thread> threads;
+  for (RunLock* const lock : {&first, &second, &both, &both}) {
+    threads.emplace_back([&, lock] {
+      for (int i = 0; i < 500; ++i) {
+        const RunLock::Scope scope(*lock);
+        if (lock != &second) ++of_first;
+        if (lock != &first) ++of_second;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(of_first, 3 * 500);
+  EXPECT_EQ(of_second, 3 * 500);
+}
+
 TEST(RunLock, IsReleasedByAnException) {
   RunLock lock;
   try {

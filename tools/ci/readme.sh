@@ -69,7 +69,7 @@ if timed "transformers' wheels" tools/transformers/transformers.sh; then
   timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
   # Without peft's wheels, peft's test is skipped, and the others run.
   tests "transformers" . //models:transformers_live_test //models:transformers_families_test //models:peft_live_test \
-    //gpipe/saving:checkpoint_live_test
+    //gpipe/saving:checkpoint_live_test //examples/fine_tune:fine_tune_live_test
   reason="$(sed -n 's/^SKIPPED: //p' bazel-testlogs/models/transformers_live_test/test.log)"
 else
   reason="their wheels cannot be installed here"

@@ -295,10 +295,11 @@ class Control::Impl {
       return;
     }
     if (records_.has_failed()) return;
+    const uint32_t epoch = call_epoch_;  // another thread may begin a call from here on
     lock.unlock();
     Fault fault;
     fault.text = "its part of a call that all ranks make ended with an exception";
-    report(std::move(fault), call_epoch_);
+    report(std::move(fault), epoch);
   }
 
  private:

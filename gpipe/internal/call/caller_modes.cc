@@ -7,6 +7,7 @@
 
 #include <cstddef>
 
+#include "gpipe/internal/threads/inside_pipeline.h"
 #include "text/shown.h"
 
 namespace gpipe::internal {
@@ -29,6 +30,14 @@ void check_no_tangent(const at::Tensor& tensor, const std::string& name) {
 }
 
 }  // namespace
+
+void check_not_inside() {
+  TORCH_CHECK_VALUE(
+      !inside_pipeline(),
+      "a pipeline was made or called from inside a layer of a pipeline, or its loss function; put "
+      "the inner model's layers into the outer Sequential instead, or call it before and give its "
+      "output as an input or a target");
+}
 
 void check_not_traced(const char* what) {
   TORCH_CHECK_VALUE(!at::tracer::impl::is_dispatch_enabled(), what,

@@ -12,6 +12,9 @@
 
 namespace gpipe::internal {
 
+// Throws c10::ValueError inside a layer of a pipeline, or its loss function.
+void check_not_inside();
+
 // Throws c10::ValueError if this thread traces a call for TorchScript. `what`: "forward", say.
 void check_not_traced(const char* what);
 

@@ -153,6 +153,7 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
 void add_terms(const StepOptions& options, CallTerms& terms) {
   terms.same.emplace_back("StepOptions::reduction",
                           options.reduction() == LossReduction::kSum ? "kSum" : "kMean");
+  terms.same.emplace_back("StepOptions::weight", options.weight() ? "given" : "not given");
   terms.same.emplace_back("StepOptions::keep_outputs", yes_or_no(options.keep_outputs()));
   terms.same.emplace_back("StepOptions::check_finite", yes_or_no(options.check_finite()));
   terms.same.emplace_back("StepOptions::loss_scale",

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_set>
-#include <utility>
 
 namespace gpipe::internal {
 namespace {
@@ -20,8 +19,7 @@ Known& known() {
 
 }  // namespace
 
-LocalParameters::LocalParameters(std::function<std::vector<at::Tensor>()> list)
-    : list_(std::move(list)) {
+LocalParameters::LocalParameters() {
   const std::lock_guard<std::mutex> lock(known().mutex);
   known().all.insert(this);
 }
@@ -31,15 +29,25 @@ LocalParameters::~LocalParameters() {
   known().all.erase(this);
 }
 
+void LocalParameters::know(const std::vector<at::Tensor>& parameters) {
+  const auto is_same = [](const Pointer& pointer, const at::Tensor& parameter) {
+    return pointer._unsafe_get_target() == parameter.unsafeGetTensorImpl();
+  };
+  const std::lock_guard<std::mutex> lock(known().mutex);
+  if (std::equal(here_.begin(), here_.end(), parameters.begin(), parameters.end(), is_same)) return;
+  here_.clear();
+  for (const at::Tensor& parameter : parameters) here_.emplace_back(parameter.getIntrusivePtr());
+}
+
 bool LocalParameters::are_all_in(const std::vector<at::Tensor>& tensors) {
   const std::lock_guard<std::mutex> lock(known().mutex);
   if (known().all.empty()) return false;
   std::unordered_set<const c10::TensorImpl*> given;
   for (const at::Tensor& tensor : tensors) given.insert(tensor.unsafeGetTensorImpl());
   return std::any_of(known().all.begin(), known().all.end(), [&](const LocalParameters* each) {
-    const std::vector<at::Tensor> here = each->list_();
-    return !here.empty() && std::all_of(here.begin(), here.end(), [&](const at::Tensor& tensor) {
-      return given.count(tensor.unsafeGetTensorImpl()) != 0;
+    const std::vector<Pointer>& here = each->here_;
+    return !here.empty() && std::all_of(here.begin(), here.end(), [&](const Pointer& pointer) {
+      return given.count(pointer._unsafe_get_target()) != 0;
     });
   });
 }

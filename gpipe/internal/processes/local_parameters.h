@@ -4,22 +4,29 @@
 #define GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
-#include <functional>
 #include <vector>
 
 namespace gpipe::internal {
 
 // A pipeline over several processes, from its making to its end.
 //
-// Thread-safety: safe; `list` is called by any thread that asks are_all_in().
+// It refers to the parameters, and does not own them, so no thread walks modules in which another
+// one registers something.
+//
+// Thread-safety: safe.
 class LocalParameters {
  public:
-  // `list`: the parameters that are here; empty where no other process has any.
-  explicit LocalParameters(std::function<std::vector<at::Tensor>()> list);
+  LocalParameters();
   ~LocalParameters();
   LocalParameters(const LocalParameters&) = delete;
   LocalParameters& operator=(const LocalParameters&) = delete;
+
+  // Takes the parameters that are here now; empty where no other process has any.
+  void know(const std::vector<at::Tensor>& parameters);
 
   // Whether `tensors` has all parameters that this process has of such a pipeline. A caller may
   // also choose a part of them, to clip each layer by itself, for example: then the result is
@@ -27,7 +34,9 @@ class LocalParameters {
   static bool are_all_in(const std::vector<at::Tensor>& tensors);
 
  private:
-  std::function<std::vector<at::Tensor>()> list_;
+  // While there is such a pointer, no other tensor gets the address.
+  using Pointer = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  std::vector<Pointer> here_;  // guarded by a mutex of all
 };
 
 }  // namespace gpipe::internal

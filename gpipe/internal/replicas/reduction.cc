@@ -141,27 +141,25 @@ struct OwnBucket {
   std::vector<at::Tensor> messages;  // [replica]; undefined for this replica
 };
 
-void check(const at::Tensor& parameter, const at::Tensor& sum) {
-  if (!sum.defined()) return;
-  TORCH_CHECK_VALUE(sum.layout() == c10::kStrided && sum.scalar_type() == parameter.scalar_type() &&
-                        sum.sizes() == parameter.sizes(),
-                    "a gradient of layout ", sum.layout(), ", type ", sum.dtype(), " and shape ",
-                    sum.sizes(), " cannot be added up over replicas: its parameter is of type ",
-                    parameter.dtype(), " and shape ", parameter.sizes(),
-                    ", and only dense gradients of that kind are (an embedding "
-                    "without sparse(true), say)");
-}
-
 }  // namespace
 
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters) {
-  return owners_of(sizes_of(parameters), world.replicas());
+  // A frozen one has no state: beside adapters the base would outweigh all states.
+  std::vector<int64_t> trained = sizes_of(parameters), frozen = trained;
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    (parameters[k].requires_grad() ? frozen : trained)[k] = 0;
+  }
+  std::vector<int64_t> owners = owners_of(trained, world.replicas());
+  const std::vector<int64_t> of_frozen = owners_of(frozen, world.replicas());
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    if (!parameters[k].requires_grad()) owners[k] = of_frozen[k];
+  }
+  return owners;
 }
 
 bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                        int64_t groups_each, std::vector<at::Tensor>& sums) {
   const c10::NoGradGuard no_grad;
-  for (size_t k = 0; k < parameters.size(); ++k) check(parameters[k], sums[k]);
   // A layer may have registered a parameter in its first forward, which not all replicas run.
   if (!have_same_form(world, parameters)) return false;
   Exchange exchange(world, parameters, owners_of_sums(world, parameters));

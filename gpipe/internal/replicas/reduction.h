@@ -19,16 +19,17 @@ namespace gpipe::internal {
 // have.
 //
 // `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter], the sum in
-// this replica, replaced by the sum over all; undefined: no gradient has arrived. Called within
-// in_call(), by this process of all replicas: processes of other stages may still compute. Throws
-// c10::ValueError for a gradient that is sparse or of another type than its parameter.
+// this replica, dense and of the parameter's type and shape, replaced by the sum over all;
+// undefined: no gradient has arrived. Called within in_call(), by this process of all replicas:
+// processes of other stages may still compute.
 //
 // Returns false, and changes nothing, if a replica has other parameters, or has frozen others;
 // agree_on_forms() then reports that to all processes.
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 
-// Returns, by parameter, the replica that owns it.
+// Returns, by parameter, the replica that owns it, so that all replicas have about as many bytes of
+// those that train, and of those that are frozen.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
 
 // Gives the owners' values of these parameters to all replicas. Parameters owned by kNobody are

@@ -56,31 +56,41 @@ bool takes_others(TiedLayer& layer) {
   return takes && are_same(layer.tied_parameters(), own);
 }
 
-// The run lock of all pipelines that may give these layers copies.
-std::shared_ptr<RunLock> shared_lock(const std::vector<const TiedLayer*>& layers) {
+// A lock that excludes the runs of all pipelines that may give one of these layers copies. Each
+// layer is known with one part of it. Layers that were unknown until now get one in common.
+RunLock lock_for(const std::vector<const TiedLayer*>& layers) {
+  using Part = RunLock::Part;
   static auto* const mutex = new std::mutex;
-  static auto* const known = new std::unordered_map<const TiedLayer*, std::weak_ptr<RunLock>>;
+  static auto* const known = new std::unordered_map<const TiedLayer*, std::weak_ptr<Part>>;
   const std::lock_guard<std::mutex> guard(*mutex);
   for (auto entry = known->begin(); entry != known->end();) {
     entry = entry->second.expired() ? known->erase(entry) : std::next(entry);
   }
-  std::shared_ptr<RunLock> lock;
-  for (const TiedLayer* const layer : layers) {
+  const auto part_of = [](const TiedLayer* layer) -> std::shared_ptr<Part> {
     const auto found = known->find(layer);
-    if (lock == nullptr && found != known->end()) lock = found->second.lock();
+    std::shared_ptr<Part> part = found == known->end() ? nullptr : found->second.lock();
+    try {
+      if (part != nullptr) part->check_process();
+    } catch (const std::logic_error&) {  // after a fork(): it belongs to the parent's pipelines
+      return nullptr;
+    }
+    return part;
+  };
+  RunLock::Parts parts;
+  std::shared_ptr<Part> own;
+  for (const TiedLayer* const layer : layers) {
+    std::shared_ptr<Part> part = part_of(layer);
+    if (part == nullptr) {
+      if (own == nullptr) own = std::make_shared<Part>();
+      (*known)[layer] = part = own;
+    }
+    parts.push_back(std::move(part));
   }
-  try {
-    if (lock != nullptr) lock->check_process();
-  } catch (const std::logic_error&) {  // after a fork(): the lock belongs to the parent's pipelines
-    lock = nullptr;
-  }
-  if (lock == nullptr) lock = std::make_shared<RunLock>();
-  for (const TiedLayer* const layer : layers) (*known)[layer] = lock;
-  return lock;
+  return RunLock(std::move(parts));
 }
 
-std::shared_ptr<RunLock> lock_of(const std::vector<std::vector<Layer>>& partitions,
-                                 const std::vector<c10::Device>& devices) {
+RunLock lock_of(const std::vector<std::vector<Layer>>& partitions,
+                const std::vector<c10::Device>& devices) {
   std::vector<const TiedLayer*> layers;
   // On one device no layer takes a copy. On several any of them may: a copy is on the first stage's
   // device where a weight is first used behind it.
@@ -92,7 +102,7 @@ std::shared_ptr<RunLock> lock_of(const std::vector<std::vector<Layer>>& partitio
       for_each_tied(layer, [&](const TiedLayer& tied, const auto&) { layers.push_back(&tied); });
     }
   }
-  return layers.empty() ? std::make_shared<RunLock>() : shared_lock(layers);
+  return layers.empty() ? RunLock() : lock_for(layers);
 }
 
 }  // namespace
@@ -113,14 +123,14 @@ DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
     }
   }
   if (ties_.empty()) return;
-  const RunLock::Scope scope(*run_lock_);
+  const RunLock::Scope scope(run_lock_);
   check_layers(partitions);
 }
 
 std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& partitions) const {
   std::optional<RunLock::Scope> scope;  // during another pipeline's run layers have its copies
   if (devices_ != std::vector<c10::Device>(devices_.size(), devices_.front())) {
-    scope.emplace(*run_lock_);
+    scope.emplace(run_lock_);
   }
   return ties_of(partitions, places_of(devices_));
 }

@@ -35,7 +35,7 @@ class DeviceTies {
 
   // Allows one run at a time, also of several pipelines that give copies to the same layers: during
   // a run a layer has the copies of the run's pipeline.
-  RunLock& run_lock() const { return *run_lock_; }
+  RunLock& run_lock() const { return run_lock_; }
 
   // If there are no ties, the other functions have no effect.
   const std::vector<Tie>& ties() const { return ties_; }
@@ -96,7 +96,7 @@ class DeviceTies {
   const at::Tensor& used_in(size_t stage, const at::Tensor& parameter) const;
 
   std::vector<c10::Device> devices_;
-  std::shared_ptr<RunLock> run_lock_;
+  mutable RunLock run_lock_;
   std::vector<Tie> ties_;
   std::vector<TieEdge> edges_;
   std::vector<Copy> copies_;

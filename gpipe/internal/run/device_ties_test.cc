@@ -44,7 +44,7 @@ bool share_the_lock(const torch::nn::Sequential& model, const std::vector<c10::D
   const auto partitions = partitions_of(model, std::vector<int64_t>(types.size(), 1));
   const DeviceTies one(partitions, devices);
   const DeviceTies another(partitions, devices);
-  return &one.run_lock() == &another.run_lock();
+  return one.run_lock().excludes(another.run_lock());
 }
 
 TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
@@ -57,6 +57,24 @@ TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
   EXPECT_TRUE(share_the_lock(other, {kFirst, kOther, kFirst}));
   // On one device there are no copies.
   EXPECT_FALSE(share_the_lock(model, {kFirst, kFirst, kFirst}));
+}
+
+// The layers of two pipelines, each with a lock of its own, come together in a third one.
+TEST(DeviceTies, APipelineExcludesAllThatGiveItsLayersCopies) {
+  const auto ties_of = [](const torch::nn::Sequential& model) {
+    return DeviceTies(partitions_of(model, {1, 1}), {c10::Device(kFirst), c10::Device(kOther)});
+  };
+  const First a, b;
+  const Later of_a(a->weight), of_b(b->weight);
+  const DeviceTies one = ties_of(torch::nn::Sequential(a, of_a));
+  const DeviceTies another = ties_of(torch::nn::Sequential(b, of_b));
+  EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
+  const DeviceTies both = DeviceTies(partitions_of(torch::nn::Sequential(a, b, of_a, of_b), {2, 2}),
+                                     {c10::Device(kFirst), c10::Device(kOther)});
+  EXPECT_TRUE(both.run_lock().excludes(one.run_lock()));
+  EXPECT_TRUE(both.run_lock().excludes(another.run_lock()));
+  EXPECT_FALSE(one.run_lock().excludes(another.run_lock()));
+  EXPECT_TRUE(ties_of(torch::nn::Sequential(b, of_b)).run_lock().excludes(both.run_lock()));
 }
 
 }  // namespace

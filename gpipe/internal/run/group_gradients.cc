@@ -6,16 +6,34 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/replicas/forms.h"
 #include "gpipe/internal/replicas/reduction.h"
+#include "text/shown.h"
 
 namespace gpipe::internal {
 
 using Leaf = GroupSums::Leaf;
+
+namespace {
+
+void check_can_be_summed(const std::string& name, const at::Tensor& parameter,
+                         const at::Tensor& sum) {
+  TORCH_CHECK_VALUE(sum.layout() == c10::kStrided && sum.scalar_type() == parameter.scalar_type() &&
+                        sum.sizes() == parameter.sizes(),
+                    "the gradient of ", text::in_quotes(name), ", of layout ", sum.layout(),
+                    ", type ", sum.dtype(), " and shape ", sum.sizes(),
+                    ", cannot be added up over replicas: its parameter is of type ",
+                    parameter.dtype(), " and shape ", parameter.sizes(),
+                    ", and only dense gradients of that kind are (an embedding "
+                    "without sparse(true), say)");
+}
+
+}  // namespace
 
 GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState& model,
                                const World& world, int64_t groups_each)
@@ -29,10 +47,12 @@ GroupGradients::GroupGradients(std::vector<GroupSums>& stages, const ModelState&
 
 void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers;
+  std::vector<const std::string*> names;  // [parameter]
   for (const ModelState::Parameter& parameter : model.parameters()) {
     if (parameter.tensor.is_meta()) continue;  // another process has it
     numbers.emplace(parameter.tensor.unsafeGetTensorImpl(), parameters_.size());
     parameters_.push_back(parameter.tensor);
+    names.push_back(&parameter.name);
   }
   std::vector<at::Tensor> sums(parameters_.size());
   std::vector<NodePtr> accumulators(parameters_.size());
@@ -42,6 +62,7 @@ void GroupGradients::reduce(const ModelState& model, int64_t groups_each) {
                       " that no layer has registered requires a gradient (one that the loss "
                       "function uses, say), and each replica would have its own; register it in a "
                       "layer (register_parameter), or detach() it");
+    if (leaf.sum.defined()) check_can_be_summed(*names[number->second], leaf.leaf, leaf.sum);
     sums[number->second] = std::move(leaf.sum);
     accumulators[number->second] = std::move(leaf.accumulator);
   }

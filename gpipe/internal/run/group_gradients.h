@@ -22,7 +22,7 @@ class GroupGradients {
   // `groups_each`: the number of groups in each replica.
   //
   // If there are several replicas, throws c10::ValueError for a leaf that no layer has registered,
-  // and for a gradient that sum_over_replicas() refuses.
+  // and for a gradient that is sparse, or of another type or shape than its parameter.
   GroupGradients(std::vector<GroupSums>& stages, const ModelState& model, const World& world,
                  int64_t groups_each);
 

@@ -56,6 +56,8 @@
 
 namespace gpipe::internal {
 
+class RunTransport;
+
 // One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
 // backwards use it too. It holds values; the pass of a step also refers to the call's loss
 // function. Once it is destroyed, nothing of the mini-batch is left.
@@ -181,6 +183,12 @@ class Pipeline {
   // `request`: for a backward, otherwise null.
   void run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
            const Observer& observer, bool check_finite = false);
+  // The parts of run(): before its first cell, and after its last one. end_run() returns what the
+  // run throws; null if it succeeded.
+  void begin_stages(TrackedStatistics& tracked);
+  std::exception_ptr end_run(Pass& pass, Half half, const BackwardRequest* request,
+                             const std::vector<c10::Stream>& of_caller, RunTransport& transport,
+                             const std::optional<RunFailure>& failure);
   // GPipe's schedule on the placement, for a forward and for the backward that may follow it later.
   Schedule fill_drain(int64_t micro_batches) const;
   // The exception that the caller gets: the error with its place in the message. Records the place.
@@ -192,7 +200,14 @@ class Pipeline {
   // `gradients`: whether the run will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                   bool gradients) const;
+  // Under check_finite: throws for a gradient that only became infinite by adding up terms.
+  static void check_after_step(const Pass& pass);
+  // Throws c10::ValueError for groups of gradients, which need terms in the order of micro-batches.
+  static void check_sums(const Pass& pass, Half half, const ProgramCache::Compiled& compiled);
   DeviceTies::Partitions partitions() const;
+
+  // Tells known_parameters_ which parameters are here now: layers may have registered more.
+  void know_parameters(const ModelState& model);
 
   // Throws c10::Error if a recompute would not see what the forward saw.
   void check_unchanged(Pass& pass) const;

@@ -83,6 +83,7 @@ Stage::Stage(int64_t index, c10::Device device, std::vector<Layer> layers, Ports
     : index_(index),
       device_(device),
       boundary_{index, std::move(ports), /*copies=*/!device.is_cpu() || over_processes},
+      over_processes_(over_processes),
       layers_(std::move(layers)),
       ties_(std::move(ties)) {}
 

@@ -134,6 +134,7 @@ class Stage {
   // Take the terms of ties that later stages have sent, and send those that earlier stages get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
+  void check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const;
   // The stage that accumulates the leaf's gradient. `parameter`: the leaf's entry in the model;
   // null if no layer has registered it.
   int64_t owner_of(const RunContext& run, const at::Tensor& leaf,
@@ -154,6 +155,7 @@ class Stage {
   int64_t index_;
   c10::Device device_;
   Boundary boundary_;
+  bool over_processes_;
   std::vector<Layer> layers_;
   std::vector<at::Tensor> ties_;
   LayerBuffers buffers_;

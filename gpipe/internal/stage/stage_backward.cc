@@ -202,6 +202,19 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
   gradients.resize(boundary_.ports.outputs.size());
 }
 
+// Throws c10::ValueError for a sparse gradient of a tied parameter, which no process can send.
+void Stage::check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const {
+  if (sum.layout() == c10::kStrided) return;
+  const ModelState::Parameter* const parameter = run.plan.model.find(tie);
+  TORCH_CHECK_VALUE(false, "the gradient of the tied parameter ",
+                    text::in_quotes(parameter == nullptr ? "" : parameter->name), " in stage ",
+                    index_, " has layout ", sum.layout(),
+                    ", and cannot go to the process that owns the parameter, which takes dense "
+                    "ones only. Let the layers that use it give dense gradients (an embedding "
+                    "without sparse(true), say), or put the partitions that use it into one "
+                    "process");
+}
+
 void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const {
   gradients.resize(boundary_.ports.inputs.size());  // a cell without a graph gives no gradients
   for (const size_t number : boundary_.ports.ties_in) {
@@ -210,6 +223,7 @@ void Stage::send_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     if (tie.requires_grad()) {
       sum = sums.take_sum(torch::autograd::impl::grad_accumulator(tie).get());
     }
+    if (over_processes_ && sum.defined()) check_dense(run, tie, sum);
     Packet& packet = gradients.emplace_back();
     if (!sum.defined()) continue;
     packet.items.emplace_back();

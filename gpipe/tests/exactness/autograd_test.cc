@@ -13,15 +13,19 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim.h>
+#include <torch/serialize.h>
 #include <torch/utils.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -701,6 +705,48 @@ TEST(OnePipeline, ClipsInOneThreadWhileAnotherTrains) {
   const std::vector<torch::Tensor> want = train(false);
   const std::vector<torch::Tensor> have = train(true);
   for (size_t k = 0; k < want.size(); ++k) EXPECT_THAT(have[k], EqualsBitwise(want[k])) << k;
+}
+
+// None of these calls reads or writes what a run in another thread uses.
+TEST(OnePipeline, IsSavedLoadedAndMaterializedBetweenRuns) {
+  std::atomic<bool> waits{false};  // in the layer, for the other thread's call
+  std::atomic<bool> is_running{false};
+  std::atomic<bool> has_returned{false};
+  bool was_interrupted = false;
+  const auto wait = [&](torch::Tensor x) {
+    if (!waits) return x;
+    is_running = true;
+    for (int k = 0; k < 200 && !has_returned; ++k) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    was_interrupted = has_returned;
+    return x;
+  };
+  GPipe pipe(nn::Sequential(nn::Linear(4, 4), testing::layer<torch::Tensor, torch::Tensor>(wait)),
+             GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}));
+  std::stringstream saved;
+  torch::save(pipe, saved);
+  std::stringstream other;
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"save", [&] { torch::save(pipe, other); }},
+      {"load", [&] { torch::load(pipe, saved); }},
+      {"materialize", [&] { pipe->materialize([](auto&, auto&, auto) {}); }}};
+  for (const auto& [name, call] : calls) {
+    waits = true;
+    is_running = has_returned = was_interrupted = false;
+    std::thread thread([&, &call = call] {
+      while (!is_running) std::this_thread::yield();
+      call();
+      has_returned = true;
+    });
+    {
+      const torch::NoGradGuard no_grad;
+      pipe->forward(torch::ones({2, 4}));
+    }
+    thread.join();
+    EXPECT_FALSE(was_interrupted) << name;
+    waits = false;
+  }
 }
 
 }  // namespace

@@ -461,6 +461,30 @@ struct ClampedTiedImpl : TiedImpl {
   }
 };
 
+// Gives its weight a sparse gradient.
+struct SparseTiedImpl : TiedImpl {
+  using TiedImpl::TiedImpl;
+  torch::Tensor forward(torch::Tensor x) {
+    return x + torch::embedding(weight, x.argmax(1), -1, false, /*sparse=*/true);
+  }
+};
+
+TEST(WorldExactness, ASparseGradientOfATiedWeightIsRefusedByName) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    const auto first =
+        std::make_shared<TiedImpl>(torch::ones({5, 5}, torch::requires_grad()), false, true);
+    const auto last = std::make_shared<SparseTiedImpl>(first->weight, false, false);
+    GPipe pipe(torch::nn::Sequential(first, last), GPipeOptions({1, 1}).chunks(2).world(world));
+    const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].mean(); };
+    say(outcome([&] { return std::to_string(pipe->step({torch::ones({4, 5})}, {}, loss).loss); }));
+  });
+  using ::testing::AllOf, ::testing::Each, ::testing::HasSubstr;
+  EXPECT_THAT(ranks.lines(),
+              Each(AllOf(HasSubstr("the gradient of the tied parameter '0.weight' in stage 1"),
+                         HasSubstr("layout Sparse"), HasSubstr("into one process"))));
+  ranks.expect_ends();
+}
+
 TEST(WorldExactness, WhatTheOtherProcessOfATiedWeightWouldMissIsRefused) {
   using torch::nn::Sequential;
   WorldRanks ranks(2, [](const World& world, const Say& say) {

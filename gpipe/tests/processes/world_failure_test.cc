@@ -441,6 +441,8 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
     say(step(pipe));
     pipe->train();
     say(step(pipe, StepOptions().reduction(odd ? LossReduction::kSum : LossReduction::kMean)));
+    const auto weight = [](const Tensors&) { return 2.0; };
+    say(step(pipe, odd ? StepOptions().weight(weight) : StepOptions()));
     say(step(pipe, odd ? StepOptions().schedule(Schedule::gpipe(3, 4)) : StepOptions()));
     say(step(pipe,
              StepOptions().schedule(odd ? Schedule::gpipe(3, 4) : Schedule::one_f_one_b(3, 4))));
@@ -464,6 +466,8 @@ TEST(WorldFailure, DifferencesAreNamedOnAll) {
       {"the mode must be the same on all ranks: it is training on rank 0, and evaluation on rank "
        "1"},
       {"StepOptions::reduction", "kMean on rank 0", "kSum on rank 1"},
+      {"StepOptions::weight must be the same on all ranks: it is not given on rank 0, and given on "
+       "rank 1"},
       {"whether StepOptions have a schedule", "no on rank 0", "yes on rank 1"},
       {"the schedule must be the same on all ranks: action 3 of worker 0",
        "is B0.0, the backward of stage 0 for micro-batch 0, on rank 0, and F0.3, the forward of "

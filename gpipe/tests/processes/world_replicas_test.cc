@@ -369,6 +369,26 @@ TEST(WorldReplicas, WhatCannotBeAddedUpIsRefused) {
     return "nothing was thrown";
   });
   EXPECT_THAT(of_the_loss, ::testing::Contains(HasSubstr("no layer has registered")));
+  const auto sparse = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(nn::Sequential(nn::Embedding(nn::EmbeddingOptions(4, 3).sparse(true)),
+                              nn::Identity(), nn::Identity()),
+               options_of(world));
+    pipe->step({torch::zeros({2}, torch::kLong)}, {torch::ones({2, 3})}, loss_fn);
+    return "nothing was thrown";
+  });
+  EXPECT_THAT(sparse, Each(AllOf(HasSubstr("the gradient of '0.weight', of layout Sparse"),
+                                 HasSubstr("without sparse(true)"))));
+  const auto weighted = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(linears(), options_of(world));
+    StepOptions options;
+    if (world.rank() == 1) options.weight([](const Tensors&) { return 2.0; });
+    return c10::str(
+        "loss ", pipe->step({torch::ones({2, 5})}, {torch::ones({2, 3})}, loss_fn, options).loss);
+  });
+  EXPECT_THAT(weighted, Each(AllOf(HasSubstr("value error"), HasSubstr("StepOptions::weight"),
+                                   HasSubstr("not given on rank 0, and given on rank 1"))));
   const auto wrong_groups = outcomes(2, [](const World& world) {
     GPipe pipe(linears(), options_of(world).chunks(12).groups(6));
     return "nothing was thrown";
@@ -632,6 +652,44 @@ TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   }
 }
 
+// As adapters beside a frozen base: of all bytes the replicas would have equal shares, and one of
+// them all the states.
+TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
+  const auto shares = outcomes(2, [](const World& world) {
+    torch::manual_seed(1);
+    GPipe pipe(
+        nn::Sequential(nn::Linear(40, 40), nn::Linear(40, 4), nn::Linear(4, 4), nn::Linear(4, 4)),
+        GPipeOptions({4}).chunks(4).cpu_threads_per_stage(1).world(world));
+    for (torch::Tensor& parameter : (*pipe)[0]->parameters()) parameter.set_requires_grad(false);
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(std::move(parameters), 0.1);
+    });
+    const RowRange here = world.rows(8, 4);
+    pipe->step({torch::ones({here.size(), 40})}, {torch::ones({here.size(), 4})}, loss_fn);
+    optimizer.step();
+    return std::to_string(optimizer.local().state().size());
+  });
+  // The matrix of 160, and the two of 16 with the biases of 4.
+  EXPECT_THAT(shares, ::testing::UnorderedElementsAre("1", "5"));
+}
+
+TEST(WorldReplicas, WhatIsFrozenBeforeInOneReplicaAloneIsRefusedByZeroOptimizer) {
+  const auto lines = outcomes(2, [](const World& world) {
+    GPipe pipe = twins(world);
+    freeze_otherwise(pipe, world.replica(), /*swapped=*/false);
+    ZeroOptimizer optimizer(pipe, [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+    });
+    for (torch::Tensor& parameter : pipe->parameters()) parameter.set_requires_grad(true);
+    pipe->step({torch::ones({2, 5})}, {torch::ones({2, 5})}, loss_fn);
+    return outcome([&] {
+      optimizer.step();
+      return "nothing was thrown";
+    });
+  });
+  EXPECT_THAT(lines, Each(AllOf(HasSubstr("value error"), HasSubstr("shared out by"))));
+}
+
 TEST(WorldReplicas, WhatIsFrozenInAllReplicasMayChangeFromStepToStep) {
   const auto lines = outcomes(2, [](const World& world) {
     const auto hash = [](const World& over) {
@@ -720,6 +778,36 @@ void train(GPipe& pipe, torch::optim::Optimizer& optimizer, const RowRange& here
     optimizer.step();
     scheduler.step();
   }
+}
+
+TEST(WorldReplicas, ALearningRateOfAShardedOptimizersLocalOneCounts) {
+  const auto make = [](std::vector<torch::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  };
+  const auto input = torch::ones({8, 5});
+  const auto step = [&](GPipe& pipe, torch::optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    torch::manual_seed(7);
+    pipe->step({input}, {torch::ones({8, 3})}, loss_fn);
+    optimizer.step();
+  };
+  GPipe plain_pipe(linears(), options_of(World()));
+  const auto plain = make(plain_pipe->parameters());
+  GPipe pipe(linears(), options_of(World()));
+  ZeroOptimizer optimizer(pipe, make);
+  for (const double rate : {0.1, 0.4, 0.2}) {
+    plain->param_groups()[0].options().set_lr(rate);
+    optimizer.local().param_groups()[0].options().set_lr(rate);
+    step(plain_pipe, *plain);
+    step(pipe, optimizer);
+    EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), rate);
+    EXPECT_EQ(pipe->parameter_hash(), plain_pipe->parameter_hash());
+  }
+  plain->param_groups()[0].options().set_lr(0.05);
+  optimizer.param_groups()[0].options().set_lr(0.05);
+  step(plain_pipe, *plain);
+  step(pipe, optimizer);
+  EXPECT_EQ(pipe->parameter_hash(), plain_pipe->parameter_hash());
 }
 
 TEST(WorldReplicas, AShardedOptimizerIsOneForSchedulersAndLoops) {

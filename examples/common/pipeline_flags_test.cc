@@ -1,4 +1,4 @@
-#include "examples/language_model/settings.h"
+#include "examples/common/pipeline_flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "gpipe/world.h"
 
-namespace language_model {
+namespace examples {
 namespace {
 
 using ::testing::HasSubstr;
@@ -34,4 +34,4 @@ TEST(OwnDevices, OfAProcessIsTheOneWithItsNumberOnItsMachine) {
 }
 
 }  // namespace
-}  // namespace language_model
+}  // namespace examples

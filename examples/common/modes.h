@@ -1,0 +1,39 @@
+// Autocast, KeepsGenerator: what holds while a scope lasts.
+#ifndef COMMON_MODES_H_
+#define COMMON_MODES_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
+
+namespace examples {
+
+// While it lives, and if `bfloat16` is true, operators that gain from it compute in bfloat16;
+// parameters and their gradients stay as they are (docs/guide/12-mixed-precision.md).
+class Autocast {
+ public:
+  Autocast(at::DeviceType device, bool bfloat16);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool on_;
+};
+
+// Keeps the state of the random generator. Draws while it lives do not affect the training: a run
+// that validates more often, or is stopped and resumed, has the same dropout.
+class KeepsGenerator {
+ public:
+  KeepsGenerator();
+  ~KeepsGenerator();
+  KeepsGenerator(const KeepsGenerator&) = delete;
+  KeepsGenerator& operator=(const KeepsGenerator&) = delete;
+
+ private:
+  at::Tensor state_;
+};
+
+}  // namespace examples
+
+#endif  // COMMON_MODES_H_

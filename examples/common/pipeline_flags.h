@@ -1,0 +1,55 @@
+// read_pipeline_flags, make_pipeline: a pipeline as flags ask for it, over processes and replicas.
+//
+// The flags are --schedule, --chunks, --replicas, --groups, --zero, --checkpoint, --threads and
+// --devices. Where the model is cut is the program's own.
+#ifndef COMMON_PIPELINE_FLAGS_H_
+#define COMMON_PIPELINE_FLAGS_H_
+
+#include <c10/core/Device.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "gpipe/checkpoint.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/pipeline_setup.h"
+#include "gpipe/schedule/schedule.h"
+#include "gpipe/world.h"
+
+namespace examples {
+
+struct PipelineSettings {
+  gpipe::ScheduleChoice schedule;
+  int64_t chunks = 0, threads = 0;
+  int64_t replicas = 1;
+  int64_t groups = 0;  // GPipeOptions'
+  bool zero = false;
+  gpipe::Checkpoint checkpoint = gpipe::Checkpoint::kExceptLast;
+  std::vector<c10::Device> devices;
+};
+
+// `batch`: the rows of a mini-batch, the program's --batch. Throws std::invalid_argument, with the
+// flag and its value, for wrong values and for flags that do not go together.
+void read_pipeline_flags(PipelineSettings& settings, int64_t batch);
+
+// The flags that a run's bits depend on (examples/common/bits.h). `threads`: those of each stage on
+// the CPU; 0 if no stage is there.
+nlohmann::ordered_json pipeline_bits(const PipelineSettings& settings, int64_t threads);
+
+gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Sequential& model,
+                           const std::vector<int64_t>& balance, const gpipe::World& world);
+
+// Whether a schedule adds up gradients in the order of the micro-batches.
+bool adds_in_order(const gpipe::ScheduleGenerator& schedule);
+
+// The GPipeOptions::devices of this process. Over several processes "cuda" alone means the device
+// with the number that the process has on its machine. `count`: the devices of this machine. Throws
+// std::invalid_argument if there are too few.
+std::vector<c10::Device> own_devices(const std::vector<c10::Device>& devices,
+                                     const gpipe::World& world, int64_t count);
+
+}  // namespace examples
+
+#endif  // COMMON_PIPELINE_FLAGS_H_

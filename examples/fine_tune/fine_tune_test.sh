@@ -1,0 +1,152 @@
+#!/bin/bash
+# Fine-tunes a small random Llama: adapters and all parameters fall in loss; one hash in every layout and for a run
+# that is stopped, by a signal too, and goes on; the same folder comes out; mistakes are told.
+#   fine_tune_test.sh PROGRAM LAUNCH MAKE_INPUTS
+set -u
+program=$1
+launch=$2
+# shellcheck source=command/program_testing.sh
+source command/program_testing.sh
+"$3" "$work/in" || fail "no inputs"
+tiny=(--model="$work/in/model" --data="$work/in/chats.safetensors" --validation="$work/in/held_out.safetensors"
+  --length=24 --batch=6 --chunks=4 --groups=4 --steps=20 --validate_every=5 --save_every=7 --warm_up=2
+  --learning_rate=0.02 --lora_dropout=0.1 --rank=4 --alpha=8 --threads=1)
+
+# hash_of NAME COMMAND...: the hash of the parameters that the command prints, into `hash`; its output goes to NAME.log.
+hash_of() {
+  local name=$1
+  shift
+  "$@" >"$work/$name.log" 2>&1 || fail "$name: $*"
+  hash=$(sed -n 's/^\(\[0\] \)\?parameters \([0-9a-f]*\)$/\2/p' "$work/$name.log")
+  [[ $hash =~ ^[0-9a-f]{16}$ ]] || fail "$name: no hash"
+}
+# losses NAME: the validation losses of the run's lines.
+losses() { sed -n 's/.*validation \([0-9.]*\).*/\1/p' "$work/$1.log"; }
+expect_fallen() {
+  sed -n 's/^step .*: loss \([0-9.]*\), validation \([0-9.]*\).*/\1 \2/p' "$work/$1.log" >"$work/fallen"
+  awk 'NR == 1 { loss = $1; held_out = $2 } END { exit !(NR == 4 && $1 < 0.7 * loss && $2 < held_out) }' \
+    "$work/fallen" || fail "$1: the loss has not fallen: $(cat "$work/fallen")"
+}
+
+compared=0
+# expect_same NAME FOLDER: the hash, the losses and what is in FOLDER are those of the run alone.
+expect_same() {
+  [ "$hash" = "$alone" ] || fail "$1: parameters $hash instead of $alone"
+  diff <(losses "$kind") <(losses "$1" | tail -n 4) || fail "$1: other losses"
+  cmp "$work/$kind/$2" "$work/$1/$2" || fail "$1: another $2"
+  compared=$((compared + 1))
+}
+
+for kind in lora dora full average; do
+  case $kind in
+  lora) more=() file=adapter/adapter_model.safetensors ;;
+  dora) more=(--dora "--targets=q_proj,v_proj,down_proj") file=adapter/adapter_model.safetensors ;;
+  full) more=(--nolora --learning_rate=0.005) file=model/model.safetensors ;;
+  average) more=(--average=0.8 --merge --learning_rate=0.05 "--targets=k_proj,up_proj") file=model/model.safetensors ;;
+  esac
+  hash_of $kind "$program" "${tiny[@]}" "${more[@]}" --run="$work/$kind"
+  alone=$hash
+  expect_fallen $kind
+  [ -e "$work/$kind/$file" ] || fail "$kind: no $file"
+  grep -q "wrote $work/$kind/${file%/*}" "$work/$kind.log" || fail "$kind: does not say what it wrote"
+
+  run="$work/$kind"
+  hash_of "$kind-two" "$launch" --processes=2 -- "$program" "${tiny[@]}" "${more[@]}" --run="$run-two"
+  expect_same "$kind-two" "$file"
+  hash_of "$kind-replicas" "$launch" --processes=2 -- "$program" "${tiny[@]}" "${more[@]}" --run="$run-replicas" \
+    --replicas=2 --zero --checkpoint=always
+  expect_same "$kind-replicas" "$file"
+  # Stopped within an epoch and between validations, it goes on in another layout.
+  hash_of "$kind-again" "$launch" --processes=4 -- "$program" "${tiny[@]}" "${more[@]}" --run="$run-again" --replicas=2 \
+    --zero --stop_at=8
+  grep -q "goes on after step 8" "$work/$kind-again.log" || fail "$kind: does not say that it goes on"
+  [ ! -e "$run-again/${file%/*}" ] || fail "$kind: a result before the end"
+  mv "$work/$kind-again.log" "$work/$kind-first.log"
+  hash_of "$kind-again" "$program" "${tiny[@]}" "${more[@]}" --run="$run-again" --stages=3 --schedule=zb-h1
+  grep -q "goes on after step 8" "$work/$kind-again.log" || fail "$kind: does not go on"
+  cat "$work/$kind-first.log" "$work/$kind-again.log" >"$work/both.log"
+  sed 's/^\[0\] //' "$work/both.log" >"$work/$kind-again.log"
+  hash=$(sed -n 's/^parameters //p' "$work/$kind-again.log" | tail -n 1)
+  expect_same "$kind-again" "$file"
+done
+# Each is another training.
+[ "$(cat "$work"/{lora,dora,full,average}.log | sed -n 's/^parameters //p' | sort -u | wc -l)" -eq 4 ] ||
+  fail "runs with the same hash"
+# A base that adapters leave as it is has its bits in the checkpoint; what is merged is another model.
+cmp -s "$work/in/model/model.safetensors" "$work/average/model/model.safetensors" && fail "nothing was merged"
+# Rows that are not packed, and the other seed, are other mini-batches.
+alone=$(sed -n 's/^parameters //p' "$work/lora.log")
+hash_of apart "$program" "${tiny[@]}" --nopacked --run="$work/apart"
+[ "$hash" != "$alone" ] || fail "--nopacked: the same parameters"
+
+# A run that is over writes its result again, and trains nothing.
+rm -r "$work/lora/adapter"
+hash_of over "$program" "${tiny[@]}" --run="$work/lora"
+[ "$hash" = "$alone" ] || fail "a run that is over goes on"
+cmp "$work/lora/adapter/adapter_model.safetensors" "$work/lora-two/adapter/adapter_model.safetensors" ||
+  fail "another adapter"
+
+# The best checkpoint is kept, and the run ends early: the rate is far too high soon.
+hash_of early "$program" "${tiny[@]}" --run="$work/early" --steps=60 --patience=2 --validate_every=1 --nolora \
+  --learning_rate=0.5 --warm_up=30 --clip=1000
+grep -q "ends early: step [0-9]* was the best" "$work/early.log" || fail "no early end"
+[ "$(losses early | tail -n 3 | sort -g | head -n 1)" = "$(losses early | sort -g | head -n 1)" ] ||
+  fail "the best was not the third from the end"
+hash_of early_again "$program" "${tiny[@]}" --run="$work/early" --steps=60 --patience=2 --validate_every=1 --nolora \
+  --learning_rate=0.5 --warm_up=30 --clip=1000
+grep -q "^step" "$work/early_again.log" && fail "an early end goes on"
+
+# Signals: all ranks save after the same step, and end.
+expect_stopped_by() { # NAME SIGNAL CODE COMMAND...
+  local name=$1 signal=$2 code=$3 pid
+  shift 3
+  set -m
+  "$@" >"$work/$name.log" 2>&1 &
+  pid=$!
+  set +m
+  for _ in $(seq 1200); do
+    grep -q "step 5:" "$work/$name.log" && break
+    sleep 0.05
+  done
+  kill "-$signal" "$pid"
+  wait "$pid"
+  local got=$?
+  [ "$got" -eq "$code" ] || fail "$name: exit code $got after SIG$signal"
+  grep -q "the same command goes on after step" "$work/$name.log" || fail "$name: does not say how it goes on"
+  [ -e "$work/$name/last/model.safetensors" ] || [ -e "$work/$name/last/model.safetensors.index.json" ] ||
+    fail "$name: nothing is saved"
+}
+long=("${tiny[@]}" --steps=1000000 --save_every=0)
+expect_stopped_by interrupted INT 130 "$program" "${long[@]}" --run="$work/interrupted"
+expect_stopped_by told USR1 0 "$program" "${long[@]}" --run="$work/told"
+expect_stopped_by told_two USR1 0 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/told_two"
+expect_stopped_by interrupted_two INT 130 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/interrupted_two"
+
+# Mistakes.
+new=(--run="$work/new")
+expect_mistake "--model=$work/none: there is no such folder" "${tiny[@]}" "${new[@]}" --model="$work/none"
+expect_mistake "--model=$work: cannot read $work/config.json" "${tiny[@]}" "${new[@]}" --model="$work"
+mkdir "$work/empty"
+cp "$work/in/model/config.json" "$work/empty"
+expect_mistake "there is neither model.safetensors nor" "${tiny[@]}" "${new[@]}" --model="$work/empty"
+expect_mistake "--data is missing" --model="$work/in/model" "${new[@]}"
+expect_mistake "'ids' has 24 tokens and 'mask' 23" "${tiny[@]}" "${new[@]}" --data="$work/in/wrong_mask.safetensors"
+expect_mistake "token 4 has the id 40, the model has 40" "${tiny[@]}" "${new[@]}" --data="$work/in/wrong_id.safetensors"
+expect_mistake "there is no answer to learn" "${tiny[@]}" "${new[@]}" --validation="$work/in/wrong_answers.safetensors"
+expect_mistake "there is no answer to learn" "${tiny[@]}" "${new[@]}" --length=2
+expect_mistake "'offsets' must not fall" "${tiny[@]}" "${new[@]}" --data="$work/in/wrong_offsets.safetensors"
+expect_mistake "it has no tensor 'mask'" "${tiny[@]}" "${new[@]}" --data="$work/in/wrong_names.safetensors"
+expect_mistake "--data=/dev/null: " "${tiny[@]}" "${new[@]}" --data=/dev/null
+expect_mistake "no layer has the name 'c_attn'" "${tiny[@]}" "${new[@]}" --targets=c_attn,q_proj
+expect_mistake "--targets=lm_head: 'lm_head' is a TokenHead" "${tiny[@]}" "${new[@]}" --targets=lm_head
+expect_mistake "--type=bfloat16: steps of --nolora" "${tiny[@]}" "${new[@]}" --nolora --type=bfloat16
+expect_mistake "--patience counts validations" --model="$work/in/model" --data="$work/in/chats.safetensors" "${new[@]}" \
+  --patience=2
+expect_mistake "--rank: 4 in the checkpoint, 5 now" "${tiny[@]}" --run="$work/lora" --rank=5
+expect_mistake "give the same --data; or another --run" "${tiny[@]}" --run="$work/lora" \
+  --data="$work/in/held_out.safetensors"
+expect_mistake_of_ranks 2 ".*no layer has the name 'c_attn'" "$program" "${tiny[@]}" "${new[@]}" --targets=c_attn
+by_rank 1 --learning_rate=0.5 "$program" "${tiny[@]}" "${new[@]}"
+expect_mistake_of_ranks 2 "--learning_rate must be the same on all ranks" "${command[@]}"
+[ "$compared" -eq 12 ] || fail "$compared runs were compared"
+echo PASSED

@@ -1,0 +1,263 @@
+#include "examples/fine_tune/settings.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "command/balance_flag.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/wrong_value.h"
+#include "examples/common/bits.h"
+#include "examples/distributed/layout.h"
+#include "gpipe/saving/saving.h"
+#include "models/hugging_face.h"
+
+ABSL_FLAG(std::string, model, "",
+          "The model's folder, with config.json and model.safetensors (or its pieces), as Python's "
+          "transformers writes it.");
+ABSL_FLAG(std::string, data, "", "The conversations to learn from, as prepare.py writes them.");
+ABSL_FLAG(std::string, validation, "",
+          "Conversations to measure with. Default: none, and no best checkpoint.");
+ABSL_FLAG(std::string, run, "",
+          "The folder for what the run writes: last (a checkpoint, from which the same command "
+          "goes on), best, and at the end adapter or model.");
+ABSL_FLAG(int64_t, length, 1024, "Tokens of a row. Longer conversations are cut.");
+ABSL_FLAG(bool, packed, true,
+          "Whether a row has several conversations, if they fit, which do not see each other.");
+
+ABSL_FLAG(bool, lora, true, "Train low-rank adapters. With --nolora all parameters are trained.");
+ABSL_FLAG(std::string, targets, "all-linear",
+          "The layers that get adapters, such as q_proj,v_proj; all-linear: all but the head.");
+ABSL_FLAG(int64_t, rank, 16, "The adapters' rank.");
+ABSL_FLAG(double, alpha, 32, "What the adapters add is multiplied with alpha / rank.");
+ABSL_FLAG(double, lora_dropout, 0, "The probability that an adapter's input is left out.");
+ABSL_FLAG(bool, dora, false, "Train the lengths of the weights' rows, too (DoRA).");
+ABSL_FLAG(bool, merge, false,
+          "Write the whole model, with the adapters in its weights, to model; otherwise they are "
+          "written to adapter.");
+ABSL_FLAG(std::string, type, "float32",
+          "The type of the model's parameters: float32, or bfloat16, for a base that adapters "
+          "leave as it is.");
+ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters stay as they are.");
+
+ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
+ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
+ABSL_FLAG(double, learning_rate, 2e-4,
+          "The highest learning rate. It rises for --warm_up steps and falls as a cosine to a "
+          "tenth at the end. For all parameters take a tenth of the default.");
+ABSL_FLAG(int64_t, warm_up, 20, "Steps in which the learning rate rises.");
+ABSL_FLAG(double, weight_decay, 0.01, "AdamW's weight decay of matrices.");
+ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
+ABSL_FLAG(double, average, 0,
+          "Also keep averages of what trains, which are validated and written: the share that an "
+          "average keeps in a step, such as 0.99. Default: 0, none.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of adapters, of the order of conversations, and of dropout.");
+ABSL_FLAG(int64_t, validate_every, 50, "Steps between two validations.");
+ABSL_FLAG(int64_t, patience, 0,
+          "End after this many validations in a row that were not the best. Default: 0, never.");
+ABSL_FLAG(int64_t, save_every, 100, "Steps between two checkpoints; 0: at the end alone.");
+ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt,
+          "Save after this step and end, as after SIGUSR1.");
+ABSL_FLAG(
+    bool, resume_anyway, false,
+    "Go on from --run's last checkpoint even with other flags than its own, and so with other "
+    "bits than the run that was stopped would have had.");
+
+ABSL_FLAG(std::optional<int64_t>, stages, std::nullopt,
+          "Partitions of the pipeline. Default: one for each process of a replica.");
+ABSL_FLAG(std::string, balance, "", "Layers of each partition, such as 30,37. Default: even.");
+
+namespace fine_tune {
+namespace {
+
+namespace command = gpipe::command;
+namespace fs = std::filesystem;
+namespace models = gpipe::models;
+using command::at_least;
+using command::in_range;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMost = int64_t{1} << 30;
+
+std::string needed_path(const char* flag, const std::string& value, const std::string& what) {
+  if (value.empty()) {
+    throw std::invalid_argument(absl::StrCat("--", flag, " is missing: give ", what));
+  }
+  return command::user_path(value);
+}
+
+void read_model(Settings& settings) {
+  settings.model = needed_path("model", absl::GetFlag(FLAGS_model), "the folder of a model");
+  if (!fs::is_directory(settings.model)) {
+    throw command::wrong_value("model", settings.model, "there is no such folder");
+  }
+  try {
+    settings.options = models::read_config(settings.model);
+  } catch (const std::runtime_error& error) {
+    throw command::wrong_value(
+        "model", settings.model,
+        absl::StrCat(error.what(),
+                     "; give a folder with config.json and weights of a family that "
+                     "models/families.h has"));
+  }
+  settings.options.packed(true).fused_attention(true);
+  models::check(settings.options);
+  const std::string type = absl::GetFlag(FLAGS_type);
+  if (type != "float32" && type != "bfloat16") {
+    throw command::wrong_value("type", type, "give float32 or bfloat16");
+  }
+  settings.type = type == "float32" ? c10::ScalarType::Float : c10::ScalarType::BFloat16;
+  if (absl::GetFlag(FLAGS_lora)) {
+    const std::vector<std::string> targets =
+        absl::StrSplit(absl::GetFlag(FLAGS_targets), ',', absl::SkipEmpty());
+    settings.lora =
+        models::LoraOptions(targets)
+            .rank(in_range("rank", absl::GetFlag(FLAGS_rank), 1, kMost))
+            .alpha(at_least("alpha", absl::GetFlag(FLAGS_alpha), 0))
+            .dropout(at_least("lora_dropout", absl::GetFlag(FLAGS_lora_dropout), 0, 0.99))
+            .dora(absl::GetFlag(FLAGS_dora));
+    if (targets.empty()) {
+      throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
+    }
+  } else if (settings.type != c10::ScalarType::Float) {
+    throw command::wrong_value("type", type,
+                               "steps of --nolora would be lost in its rounding; give float32, and "
+                               "--bfloat16 for products in bfloat16");
+  }
+  settings.merge = absl::GetFlag(FLAGS_merge);
+  settings.bfloat16 = absl::GetFlag(FLAGS_bfloat16);
+}
+
+std::optional<Conversations> read_conversations(const char* flag, const std::string& value,
+                                                const Settings& settings) {
+  const std::string path = command::user_path(value);
+  try {
+    return Conversations(path, settings.options.vocab_size(), settings.length);
+  } catch (const std::runtime_error& error) {
+    throw command::wrong_value(flag, path, error.what());
+  }
+}
+
+void read_data(Settings& settings) {
+  settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
+  if (settings.options.kind() == models::TransformerKind::kGPT2 &&
+      settings.length > settings.options.max_positions()) {
+    throw command::wrong_value(
+        "length", settings.length,
+        absl::StrCat("the model has positions for ", settings.options.max_positions(), " tokens"));
+  }
+  settings.packed = absl::GetFlag(FLAGS_packed);
+  const std::string data = needed_path("data", absl::GetFlag(FLAGS_data), "what prepare.py wrote");
+  settings.training = read_conversations("data", data, settings);
+  const std::string validation = absl::GetFlag(FLAGS_validation);
+  if (!validation.empty()) {
+    settings.validation = read_conversations("validation", validation, settings);
+  }
+}
+
+void read_training(Settings& settings) {
+  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMost);
+  settings.stop_at =
+      in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
+  settings.learning_rate = at_least("learning_rate", absl::GetFlag(FLAGS_learning_rate), 0);
+  settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
+  settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
+  settings.clip = at_least("clip", absl::GetFlag(FLAGS_clip), 0);
+  settings.average = at_least("average", absl::GetFlag(FLAGS_average), 0, 0.999999);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  settings.validate_every = in_range("validate_every", absl::GetFlag(FLAGS_validate_every), 1);
+  settings.save_every = in_range("save_every", absl::GetFlag(FLAGS_save_every), 0, kMost);
+  settings.patience = in_range("patience", absl::GetFlag(FLAGS_patience), 0, kMost);
+  if (settings.patience > 0 && !settings.validation) {
+    throw std::invalid_argument("--patience counts validations: give --validation=FILE, too");
+  }
+}
+
+void read_cut(Settings& settings) {
+  const int64_t layers = 2 * settings.options.num_layers() + 3;
+  const std::string balance = absl::GetFlag(FLAGS_balance);
+  settings.balance = command::parse_balance(balance);
+  command::check_balance_sum(settings.balance, layers, balance, "the model");
+  const auto stages = in_range("stages", absl::GetFlag(FLAGS_stages), 1, layers);
+  if (!stages) return;
+  if (!settings.balance.empty()) {
+    throw command::wrong_value("stages", *stages,
+                               "--balance says how many there are; leave it out");
+  }
+  settings.balance = distributed::even_balance(layers, *stages);
+}
+
+void read_run(Settings& settings) {
+  settings.run = needed_path("run", absl::GetFlag(FLAGS_run), "a folder for what the run writes");
+  command::check_writable_folder("--run", settings.run);
+  for (const std::string& path : {settings.last(), settings.best()}) {
+    try {
+      gpipe::check_checkpoint_path(path);
+    } catch (const c10::ValueError& error) {
+      throw std::invalid_argument("--run: " + std::string(error.what_without_backtrace()));
+    }
+  }
+  settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
+}
+
+}  // namespace
+
+void read_flags(Settings& settings) {
+  read_model(settings);
+  read_data(settings);
+  read_training(settings);
+  examples::read_pipeline_flags(settings, settings.batch);
+  read_cut(settings);
+  read_run(settings);
+}
+
+std::string bits_of(const Settings& settings, int64_t threads) {
+  Json bits;
+  // The weights do not count: a checkpoint has them all.
+  bits["model"] = examples::content_of(command::read_file(settings.model + "/config.json"));
+  bits["data"] = settings.training->content();
+  bits["validation"] = settings.validation ? settings.validation->content() : "";
+  bits["length"] = settings.length;
+  bits["packed"] = settings.packed;
+  bits["lora"] = settings.lora.has_value();
+  if (settings.lora) {
+    bits["targets"] = absl::StrJoin(settings.lora->target_modules(), ",");
+    bits["rank"] = settings.lora->rank();
+    bits["alpha"] = settings.lora->alpha();
+    bits["lora_dropout"] = settings.lora->dropout();
+    bits["dora"] = settings.lora->dora();
+  }
+  bits["type"] = settings.type == c10::ScalarType::Float ? "float32" : "bfloat16";
+  bits["bfloat16"] = settings.bfloat16;
+  bits["batch"] = settings.batch;
+  bits["steps"] = settings.steps;
+  bits["learning_rate"] = settings.learning_rate;
+  bits["warm_up"] = settings.warm_up;
+  bits["weight_decay"] = settings.weight_decay;
+  bits["clip"] = settings.clip;
+  bits["average"] = settings.average;
+  bits["seed"] = settings.seed;
+  bits["validate_every"] = settings.validate_every;
+  bits["patience"] = settings.patience;
+  bits.update(examples::pipeline_bits(settings, threads));
+  return bits.dump();
+}
+
+std::string shared_flags(const Settings& settings) {
+  Json flags = Json::parse(bits_of(settings, settings.threads));
+  flags["schedule"] = settings.schedule.name;
+  flags["replicas"] = settings.replicas;
+  flags["zero"] = settings.zero;
+  flags["stop_at"] = settings.stop_at;
+  flags["save_every"] = settings.save_every;
+  flags["merge"] = settings.merge;
+  return flags.dump();
+}
+
+}  // namespace fine_tune

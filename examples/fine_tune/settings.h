@@ -1,0 +1,63 @@
+// Settings: the settings that the program's flags ask for.
+#ifndef FINE_TUNE_SETTINGS_H_
+#define FINE_TUNE_SETTINGS_H_
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/common/pipeline_flags.h"
+#include "examples/fine_tune/conversations.h"
+#include "models/lora.h"
+#include "models/transformer_options.h"
+
+namespace fine_tune {
+
+struct Settings : examples::PipelineSettings {
+  // What is read.
+  std::string model;  // the folder
+  gpipe::models::TransformerOptions options = gpipe::models::TransformerKind::kLlama;
+  std::optional<Conversations> training, validation;
+  int64_t length = 0;
+  bool packed = true;
+
+  // What trains.
+  std::optional<gpipe::models::LoraOptions> lora;  // none: all parameters
+  c10::ScalarType type = c10::ScalarType::Float;
+  bool bfloat16 = false;
+
+  // Training.
+  int64_t batch = 0, steps = 0, stop_at = 0;
+  double learning_rate = 0, weight_decay = 0, clip = 0, average = 0;
+  int64_t warm_up = 0, validate_every = 0, save_every = 0;
+  int64_t patience = 0;  // 0: no early stop
+  uint64_t seed = 0;
+  std::vector<int64_t> balance;
+
+  // What is written.
+  std::string run;  // the folder of the checkpoints and the result
+  bool merge = false;
+  bool resume_anyway = false;
+
+  std::string last() const { return run + "/last"; }
+  std::string best() const { return run + "/best"; }
+  std::string result() const { return run + (lora && !merge ? "/adapter" : "/model"); }
+};
+
+// Reads the flags, and the files that they name. Throws std::invalid_argument or c10::ValueError,
+// with the flag and its value, for wrong values and for flags that do not go together.
+void read_flags(Settings& settings);
+
+// The settings that the bits of a run depend on (examples/common/bits.h); the layout is not part of
+// them. `threads`: those of each stage on the CPU; 0 if no stage is there.
+std::string bits_of(const Settings& settings, int64_t threads);
+
+// Those that all processes of a run must have.
+std::string shared_flags(const Settings& settings);
+
+}  // namespace fine_tune
+
+#endif  // FINE_TUNE_SETTINGS_H_

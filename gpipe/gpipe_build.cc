@@ -1,0 +1,189 @@
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <unordered_set>
+#include <utility>
+
+#include "gpipe/gpipe.h"
+#include "gpipe/internal/call/caller_modes.h"
+#include "gpipe/internal/call/devices.h"
+#include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/call/together.h"
+#include "gpipe/internal/call/warning_log.h"
+#include "gpipe/internal/model/foreign_layers.h"
+#include "gpipe/internal/model/layer.h"
+#include "gpipe/internal/processes/connected.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/internal/processes/residence.h"
+#include "gpipe/internal/processes/ties.h"
+#include "gpipe/internal/run/pipeline.h"
+#include "gpipe/internal/tensors/value.h"
+#include "gpipe/internal/threads/cpu_threads.h"
+#include "gpipe/runtime/exit_gate.h"
+#include "skip/layout.h"
+#include "skip/skippable.h"
+#include "text/shown.h"
+
+namespace gpipe {
+namespace {
+
+void check_no_pipelines(const torch::nn::Sequential& module) {
+  for (const auto& entry : module->named_modules("", /*include_self=*/false)) {
+    TORCH_CHECK_VALUE(dynamic_cast<const GPipeImpl*>(entry.value().get()) == nullptr,
+                      text::in_quotes(entry.key()),
+                      " in the model is a pipeline itself; put the inner model's layers into the "
+                      "outer Sequential instead");
+  }
+}
+
+bool has_meta(const torch::nn::Module& layer) {
+  const auto is_meta = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_meta();
+  };
+  const std::vector<at::Tensor> parameters = layer.parameters();
+  const std::vector<at::Tensor> buffers = layer.buffers();
+  return std::any_of(parameters.begin(), parameters.end(), is_meta) ||
+         std::any_of(buffers.begin(), buffers.end(), is_meta);
+}
+
+}  // namespace
+
+GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
+    : torch::nn::Module("GPipe"),
+      world_(options.world()),
+      balance_(options.balance()),
+      chunks_(options.chunks()),
+      checkpoint_(options.checkpoint()),
+      partition_checkpoints_(options.partition_checkpoints()),
+      groups_(options.groups() == 0 && options.world().replicas() > 1 ? options.world().replicas()
+                                                                      : options.groups()),
+      shared_inputs_(options.shared_inputs()),
+      deferred_batch_norm_(options.deferred_batch_norm()),
+      cpu_threads_per_stage_(options.cpu_threads_per_stage()) {
+  const internal::WorkScope work;
+  if (processes() != nullptr) {
+    internal::check_not_inside();
+  } else if (internal::first_alone_while_connected()) {
+    internal::log_warning(
+        "a pipeline was made without GPipeOptions::world, while this process is connected to "
+        "others (World::from_environment): each process that makes such a one trains a whole model "
+        "alone. To train one together, give .world(world)");
+  }
+  if (processes() == nullptr) {
+    build(module, options);
+    return;
+  }
+  internal::in_call(processes(), [&] {
+    number_ = processes()->next_number();
+    build(module, options);
+    end_together("the making");
+    processes()->take_number();
+    return true;
+  });
+}
+
+void GPipeImpl::build(const torch::nn::Sequential& module, const GPipeOptions& options) {
+  TORCH_CHECK_VALUE(!module.is_empty(), "the model is an empty module holder; give a Sequential");
+  internal::check_options(options);
+  internal::check_layers(module);
+  skip::verify_skippables(module);
+  check_no_pipelines(module);
+  internal::check_balance(balance_, module->size());
+  internal::check_arguments(module, balance_);
+  const size_t partitions = balance_.size();
+  if (partition_checkpoints_.empty()) partition_checkpoints_.assign(partitions, checkpoint_);
+  placement_ = options.placement();
+  if (processes() != nullptr) check_world(options);
+  std::optional<internal::Residence> residence;
+  if (partitions > 0) residence.emplace(placement(), world_.process(), world_.processes_each());
+  devices_ = processes() == nullptr
+                 ? internal::devices_for(partitions, options.devices())
+                 : internal::devices_of_process(partitions, options.devices(), *residence);
+  internal::check_sharing(module, balance_, devices_, residence ? &*residence : nullptr);
+  cpu_threads_per_stage_ = internal::share_of_cpu_threads(
+      options.cpu_threads_per_stage(),
+      residence ? internal::workers_on_cpu(placement(), residence->workers(), devices_) : 0);
+  static std::atomic<bool> told_of_fewer{false};
+  if (options.cpu_threads_per_stage() <= 0 && devices_.size() > 0 && devices_.front().is_cpu()) {
+    const std::string fewer = internal::fewer_threads_text();
+    if (!fewer.empty() && !told_of_fewer.exchange(true)) internal::log_warning(fewer);
+  }
+  if (processes() != nullptr) {
+    internal::agree_on_pipeline(*processes(), "pipeline " + std::to_string(number_), module,
+                                options, placement(), devices_.front().type(),
+                                cpu_threads_per_stage_);
+  }
+
+  const skip::Layout layout = skip::Layout::inspect(module, balance_);
+  train(module->is_training());  // before it has layers, which keep their own modes
+  std::vector<std::vector<internal::Layer>> parts = internal::partitions_of(module, balance_);
+  for (const std::vector<internal::Layer>& part : parts) {
+    for (const internal::Layer& layer : part) {
+      layers_.push_back(register_module(layer.name, layer.module.ptr()));
+      callable_layers_.push_back(layer.module);
+    }
+  }
+  if (partitions > 0) {
+    input_kind_ = internal::argument_kind(parts[0][0].module);
+    pipeline_ = std::make_shared<internal::Pipeline>(std::move(parts), devices_, layout,
+                                                     options.cpu_threads_per_stage(), placement(),
+                                                     options.ablation(), options.graphs(), world_);
+  }
+  place_layers();
+  agree_on_values("the making");
+}
+
+// Replicas that begin with different values would train different models.
+void GPipeImpl::agree_on_values(const char* what) const {
+  if (world_.replicas() == 1) return;
+  torch::OrderedDict<std::string, at::Tensor> named = named_parameters();
+  for (const auto& buffer : named_buffers()) named.insert("buffer " + buffer.key(), buffer.value());
+  internal::agree_on_values(world_, call_name(what), named);
+}
+
+GPipeImpl::~GPipeImpl() = default;
+
+Placement GPipeImpl::placement() const {
+  return placement_ ? *placement_ : Placement::one_each(static_cast<int64_t>(balance_.size()));
+}
+
+void GPipeImpl::place_layers() {
+  std::unordered_set<const c10::TensorImpl*> tied;  // tied parameters that layers here use, too
+  if (pipeline_ != nullptr && !pipeline_->ties().ties().empty()) {
+    for (size_t k = 0; k < layers_.size(); ++k) {
+      if (!is_here(static_cast<int64_t>(k))) continue;
+      for (const auto& [name, parameter] : internal::used_parameters(*layers_[k])) {
+        tied.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  size_t index = 0;
+  for (size_t j = 0; j < balance_.size(); ++j) {
+    if (!pipeline_->residence().has_stage(static_cast<int64_t>(j))) {
+      for (int64_t k = 0; k < balance_[j]; ++k) {
+        internal::move_to_meta(*layers_[index++], tied);
+      }
+      continue;
+    }
+    // On meta, tensors are made on the current device (meta/meta_devices.h).
+    c10::OptionalDeviceGuard guard;
+    if (!devices_[j].is_cpu()) guard.reset_device(devices_[j]);
+    for (int64_t k = 0; k < balance_[j]; ++k, ++index) {
+      if (!devices_[j].is_meta() && has_meta(*layers_[index])) {
+        on_meta_ = true;  // until materialize()
+        continue;
+      }
+      layers_[index]->to(devices_[j]);
+      for (at::Tensor& parameter : layers_[index]->parameters()) {
+        at::Tensor& gradient = parameter.mutable_grad();
+        if (gradient.defined() && gradient.device() != parameter.device()) {
+          gradient = gradient.to(parameter.device());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace gpipe

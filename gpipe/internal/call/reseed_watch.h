@@ -1,0 +1,37 @@
+// ReseedWatch: whether LibTorch's generator was seeded during a run.
+#ifndef GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
+#define GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
+
+#include <cstdint>
+
+#include "gpipe/internal/call/warning_log.h"
+#include "gpipe/internal/operators/random_streams.h"
+#include "gpipe/internal/run/pipeline.h"
+
+namespace gpipe::internal {
+
+// Warns, once in a pipeline's life, that LibTorch's generator was seeded during a run. It cannot
+// tell whether a layer did so or another thread of the caller's.
+class ReseedWatch {
+ public:
+  explicit ReseedWatch(Pipeline& pipeline) : pipeline_(pipeline) {}
+  ~ReseedWatch() {
+    if (process_seed() == before_ || !pipeline_.first_reseed()) return;
+    log_warning(
+        "LibTorch's CPU generator was seeded (torch::manual_seed) while the pipeline ran. Seeding "
+        "in a layer or a loss function does not change what is drawn there, because layers draw "
+        "from the pipeline's own generators. It seeds the generator from which later calls take "
+        "their seed, so with the same number each later call draws the same. Seed between calls "
+        "(docs/guide/10-random-numbers.md)");
+  }
+  ReseedWatch(const ReseedWatch&) = delete;
+  ReseedWatch& operator=(const ReseedWatch&) = delete;
+
+ private:
+  Pipeline& pipeline_;
+  const uint64_t before_ = process_seed();
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
