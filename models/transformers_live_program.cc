@@ -13,9 +13,9 @@
 //
 // With --batch each folder in FOLDER is a model, and gets outputs.safetensors (logits in float64,
 // float32 and bfloat16), `gradients`, and the model as it is `written` with the folder that was
-// read, and `complete` without (of a mixture of experts also its balance loss, which is in the
-// gradients); or refused.txt, with the reason. With --logits it gets logits in
-// float32 alone, with --configs only what refuses its config.json, or `complete`/config.json.
+// read, and `complete` without (of a mixture of experts also its routers' logits, and its balance
+// loss, which is in the gradients); or refused.txt, with the reason. With --logits it gets logits
+// in float32 alone, with --configs only what refuses its config.json, or `complete`/config.json.
 #include <ATen/Functions.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/utils.h>
@@ -108,6 +108,7 @@ void exchange(const std::string& folder, const std::string& inputs_path) {
     std::vector<at::Tensor> results;
     if (routed) {
       results = model->forward<std::vector<at::Tensor>>(inputs.read("ids"));
+      outputs.emplace_back(prefix + "router_logits", results[1].detach().contiguous());
     } else {
       results = {model->forward(inputs.read("ids"))};
     }
