@@ -159,6 +159,8 @@ class GPipeImpl : public torch::nn::Module {
   int64_t groups() const { return groups_; }
   // GPipeOptions::shared_inputs.
   const std::vector<int64_t>& shared_inputs() const { return shared_inputs_; }
+  // GPipeOptions::deferred_batch_norm.
+  bool deferred_batch_norm() const { return deferred_batch_norm_; }
   // The processes that it runs over.
   const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.

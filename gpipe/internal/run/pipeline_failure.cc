@@ -34,6 +34,10 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   }
   std::string where = place_of(action, recompute, layer, type);
   if (memory) where += "; " + shortage_text(*memory);
+  if (recompute && !stage.lost_buffer().empty()) {
+    where += "; before that, the recompute had changed " + stage.lost_buffer() +
+             " once more, whose former value is not known, so that the change stays";
+  }
   try {
     rethrow_with(failure.error, where);
   } catch (...) {

@@ -103,6 +103,9 @@ class Stage {
   std::string current_layer_type() const;
   // Whether the layer ran in a recompute.
   bool recomputing() const { return recomputing_; }
+  // The buffer that a recompute had changed before it threw, and that could not be put back. Empty
+  // if there is none.
+  const std::string& lost_buffer() const { return buffers_.lost(); }
   // The micro-batch of recompute_early(), if that failed: it differs from the micro-batch of the
   // action.
   std::optional<int32_t> early_recompute() const { return early_recompute_; }

@@ -17,7 +17,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -694,6 +696,83 @@ TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
     }
     EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0]));
   }
+}
+
+// A layer changes its buffer, and then something ends the forward. The outputs do not depend on the
+// buffer, but the gradients do.
+TEST(Recompute, BeginsWithWhatItsForwardSawAlsoAfterAForwardThatFailed) {
+  enum class End : uint8_t { kNone, kSameLayer, kLaterLayer, kMemory, kCheckOfValues };
+  for (const End end : {End::kSameLayer, End::kLaterLayer, End::kMemory, End::kCheckOfValues}) {
+    for (const int64_t size : {1, 4000}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(end)) + ", " + std::to_string(size));
+      End now = End::kNone;
+      const auto make = [&] {
+        testing::manual_seed(5);
+        const auto halve = [&](WriterImpl& self, const Tensor&) {
+          if (now == End::kNone) return;
+          self.own[0].mul_(0.5);
+          if (now == End::kSameLayer) throw std::runtime_error("the same layer");
+        };
+        const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
+          return x.detach() + (x - x.detach()) * self.own[0][0].clone();
+        };
+        const auto fail = [&](const Tensor& x) {
+          if (now == End::kLaterLayer) throw std::runtime_error("a later layer");
+          if (now == End::kMemory) throw std::bad_alloc();
+          return now == End::kCheckOfValues ? x / 0 : x * 1;
+        };
+        return nn::Sequential(
+            nn::Linear(kWidth, kWidth),
+            Writer(std::vector<Tensor>{torch::ones({size})}, halve, scale_gradients),
+            layer<Tensor, Tensor>(fail), nn::Tanh());
+      };
+      nn::Sequential plain = make();
+      GPipe pipe(make(), cpu_options({3, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+      const Tensor x = torch::randn({4, kWidth});
+      for (int call = 0; call < 3; ++call) {
+        const Tensor expected = plain->forward(x);
+        const Tensor output = pipe->forward(x);
+        now = end;
+        try {
+          (void)plain->forward(x);
+        } catch (const std::exception&) {
+        }
+        if (end == End::kCheckOfValues) {
+          EXPECT_THROW(pipe->evaluate({x}, {x}, square_loss, StepOptions().check_finite(true)),
+                       c10::ValueError);
+        } else {
+          EXPECT_THROW(pipe->forward(x), std::exception);
+        }
+        now = End::kNone;
+        expected.sum().backward();
+        output.sum().backward();
+        EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0])) << call;
+      }
+      const auto parameters = pipe->named_parameters();
+      for (const auto& item : plain->named_parameters()) {
+        EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()))
+            << item.key();
+      }
+    }
+  }
+}
+
+TEST(Recompute, ThatFailsLeavesBuffersAsTheyWere) {
+  bool fails = false;
+  const auto halve = [&](WriterImpl& self, const Tensor&) {
+    if (fails) self.own[0].mul_(0.5);
+  };
+  const auto fail = [&](const Tensor& x) {
+    if (fails) throw std::runtime_error("no memory");
+    return x * 1;
+  };
+  GPipe pipe(nn::Sequential(Writer(std::vector<Tensor>{torch::ones({1})}, halve, as_it_is),
+                            layer<Tensor, Tensor>(fail)),
+             cpu_options({2}).chunks(2).checkpoint(Checkpoint::kAlways));
+  const Tensor output = pipe->forward(torch::randn({4, kWidth}));
+  fails = true;
+  EXPECT_THROW(output.sum().backward(), std::exception);
+  EXPECT_EQ(pipe->buffers()[0].item<double>(), 1);
 }
 
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
