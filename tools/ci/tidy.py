@@ -52,7 +52,7 @@ def base():
             if not commit("refs/remotes/" + name):
                 continue
             found = git("merge-base", "HEAD", "refs/remotes/" + name)
-            # On that branch itself, the last commit counts as new.
+            # If HEAD is on that branch itself, the last commit counts as new: see the end.
             if found and found != commit("HEAD"):
                 return found, "where this branch left " + name
             break

@@ -16,16 +16,17 @@ namespace gpipe::internal {
 
 // Updates that are to be made after the run.
 //
-// Thread-safety: none; one stage's worker writes it, and it is committed after that has stopped.
+// Thread-safety: none. One stage's worker writes the log. It is committed after that worker has
+// stopped.
 class StatisticsLog {
  public:
   // The place of an update in the loop's order.
   struct Place {
     int64_t micro_batch = 0;
     int64_t layer = 0;  // in the whole model
-    // Updates of several micro-batches that belong together become one update: one for each call in
-    // a layer's forward. Calls are told apart by what they update and by how often that was updated
-    // before.
+    // Several micro-batches' updates become one update for each call of a norm in a layer's
+    // forward. Calls are told apart by the tensors that they update, and by the number of updates
+    // of these tensors before.
     bool deferred = false;
     bool any_order = false;  // the micro-batches come in any order
   };
@@ -43,11 +44,11 @@ class StatisticsLog {
     // The layer's number of intra-op threads. LibTorch's operator sums a part of a
     // channels-last input per thread, so that another number gives other last bits.
     int threads = 0;
-    // Deferred. Instance norm: means and unbiased variances, of shape (instances * C). Batch norm:
-    // means and sums of squared deviations, of shape (C).
+    // Deferred only. For an instance norm: means and unbiased variances, of shape (instances * C).
+    // For a batch norm: means and sums of squared deviations, of shape (C).
     at::Tensor mean;
     at::Tensor spread;
-    int64_t elements = 0;  // per channel; of a batch norm
+    int64_t elements = 0;  // per channel, for a batch norm
   };
 
   // Logs the addition to a counter. It belongs to the update that follows, if that has the same
@@ -57,11 +58,11 @@ class StatisticsLog {
   void update(const Place& place, Statistics statistics);
 
   // The deferred updates of all stages' logs as numbers, for another replica, which has the same
-  // stages and other micro-batches. add_numbers() adds those of another replica to the logs here.
-  // `buffers`: those of all layers of this process, in the same order in all replicas. Throws
-  // c10::Error for statistics that are not among them.
+  // stages and other micro-batches. add_numbers() adds the numbers of another replica to the logs
+  // here. `buffers`: the buffers of all layers of this process, in the same order in all replicas.
+  // Throws c10::Error for statistics that are not among them.
   //
-  // Requirements: nothing but deferred updates, in any order.
+  // Requirements: the logs have only deferred updates, in any order.
   static std::vector<double> to_numbers(std::vector<StatisticsLog>& stages,
                                         const std::vector<at::Tensor>& buffers);
   static void add_numbers(std::vector<StatisticsLog>& stages,
@@ -91,7 +92,7 @@ class StatisticsLog {
 
   std::vector<Entry> entries_;
   std::optional<Entry> counted_;  // not yet in entries_
-  size_t next_ = 0;               // where put() expects the entry to merge with
+  size_t next_ = 0;               // where put() looks first for the entry that it extends
 };
 
 }  // namespace gpipe::internal

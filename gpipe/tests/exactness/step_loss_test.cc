@@ -146,7 +146,8 @@ TEST(StepLoss, ANanLossOfAllMicroBatchesIsToldOnceForAPipeline) {
   }
 }
 
-// An infinite loss is no warning; two of different signs are, where they make the sum NaN.
+// An infinite loss is not warned about. Two infinite losses of different signs are, if they make
+// the sum NaN.
 TEST(StepLoss, InfinitiesOfBothSignsAreTold) {
   GPipe pipe(nn::Sequential(nn::Linear(1, 1)), cpu_options({1}).chunks(2));
   const auto target_sum = [](const Tensors& o, const Tensors& t) {
