@@ -1,12 +1,15 @@
 #include "gpipe/internal/cell/layer_buffers.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -65,9 +68,17 @@ size_t owners_of(const at::Tensor& tensor) {
 
 void put(const at::Tensor& buffer, const at::Tensor& value) {
   const c10::NoGradGuard no_grad;
+  // A tensor that was made in inference mode may be written to only there.
+  std::optional<c10::InferenceMode> inference;
+  if (buffer.is_inference() && !c10::InferenceMode::is_enabled()) inference.emplace();
   if (have_same_form(buffer, value)) {
     if (is_plain_on_cpu(buffer) && have_same_bits(buffer, value)) return;
-    buffer.copy_(value);
+    // An expanded tensor cannot be written to.
+    if (at::has_internal_overlap(buffer) == at::MemOverlap::Yes) {
+      buffer.set_data(copy_of(value));
+    } else {
+      buffer.copy_(value);
+    }
   } else {
     buffer.set_data(copy_of(value));
   }
@@ -106,12 +117,16 @@ void LayerBuffers::know(const std::vector<Layer>& layers, const Others& others) 
         const auto found = former_of.find(buffer.unsafeGetTensorImpl());
         Entry entry = found == former_of.end() ? Entry() : *found->second;
         entry.buffer = buffer;
+        if (begins_ && found != former_of.end() && !(mark_of(buffer) == entry.left)) {
+          ++entry.changes;
+        }
         entry.layer = k;
         entry.is_shared = others.is_shared(buffer);
         entries_.push_back(std::move(entry));
       }
     }
   }
+  begins_ = false;
 }
 
 // Notices that a forward has registered or replaced a buffer.
@@ -244,6 +259,7 @@ void LayerBuffers::note_change(Entry& entry, const at::Tensor& start) {
 void LayerBuffers::fail_forward(const Others& others) noexcept {
   for (Entry& entry : entries_) {
     if (!std::exchange(entry.is_open, false)) continue;
+    entry.left = mark_of(entry.buffer);
     bool changed = false;
     try {
       // The run has failed, so this may wait for the device.
@@ -266,13 +282,14 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
   const Entry* torn = nullptr;
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
+    entry.left = mark_of(entry.buffer);
     const at::Tensor start = entry.start;
     if (is_left_alone(entry, others)) {
       entry.start = entry.copy = at::Tensor();
       entry.is_open = false;
       continue;
     }
-    const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
+    const bool is_marked = !(entry.left == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
     entry.is_open = false;
@@ -299,7 +316,7 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     value.value = start;
     value.changes = changes;
     value.is_first = changed && !was_changed;
-    value.after = mark_of(entry.buffer);
+    value.after = entry.left;
     if (value.is_first && is_small(entry.buffer)) value.value_after = copy_of(entry.buffer);
     kept.push_back(std::move(value));
   }
@@ -337,8 +354,9 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
       continue;
     }
     TORCH_CHECK(value->value.defined(), name_of(entry, layers),
-                " was changed by the forward of a later micro-batch, and by none before, so its "
-                "value in this micro-batch's forward is not known",
+                " was changed by the forward of a later micro-batch, and by none before, or "
+                "between forward and backward, so its value in this micro-batch's forward is not "
+                "known",
                 kHint);
     TORCH_CHECK(!value->is_first || !is_as_left(*value), name_of(entry, layers),
                 " was filled by this micro-batch's forward, whose graph cannot be used because it "
@@ -409,6 +427,7 @@ void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) 
       if (!failed) throw;
     }
   }
+  for (Entry& entry : entries_) entry.left = mark_of(entry.buffer);
   TORCH_CHECK(failed || twice == nullptr, "a backward has changed ", name_of(*twice, layers),
               ", which its recompute has set to what the micro-batch's forward had seen, so that "
               "the change would be lost",

@@ -86,7 +86,12 @@ class LayerBuffers {
   using Later = std::function<void(const at::Tensor& differs)>;
 
   // Called before the first forward or recompute of a run. Modules may have been replaced since.
-  void begin_run() { known_ = false; }
+  // Another pipeline or the caller may have run the layers; a buffer that was written to in between
+  // counts as changed.
+  void begin_run() {
+    known_ = false;
+    begins_ = true;
+  }
 
   // How others use a buffer.
   struct Others {
@@ -155,6 +160,7 @@ class LayerBuffers {
     at::Tensor copy;           // its value at copy_mark; nobody writes to it; undefined: none
     BufferMark copy_mark;
     BufferMark mark;    // at the start
+    BufferMark left;    // at the end of the last forward or recompute
     size_t owners = 0;  // number of owners of it and of its memory, at the start of a forward
     at::Tensor start;   // its value at the start, if that is compared; undefined: it is not
     at::Tensor found;   // recompute: the value to put back; undefined: none
@@ -185,7 +191,8 @@ class LayerBuffers {
   void check_registered(const std::vector<Layer>& layers) const;
 
   std::string lost_;
-  bool known_ = false;  // the following belong to this run
+  bool begins_ = false;  // a run has begun, and know() has not looked yet
+  bool known_ = false;   // the following belong to this run
   std::vector<at::Tensor> registered_;
   std::vector<Entry> entries_;
   std::vector<PhaseQuestions> questions_;  // [position]

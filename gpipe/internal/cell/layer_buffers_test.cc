@@ -272,7 +272,43 @@ TEST(LayerBuffersTest, ABufferThatAForwardRegistersKeepsTheGraph) {
   EXPECT_TRUE(stage.forward(count));
 }
 
-// A hook or the caller may have changed it.
+// Another pipeline may have run the layers.
+TEST(LayerBuffersTest, WhatChangesBetweenRunsIsPutBackAroundARecompute) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    const Stage::Kept kept = stage.forward(read);
+    {
+      const c10::NoGradGuard no_grad;
+      stage.holder->buffer.fill_(5);
+    }
+    stage.buffers.begin_run();
+    stage.recompute(kept, [&](at::Tensor&) { EXPECT_EQ(stage.value(), 0); });
+    EXPECT_EQ(stage.value(), 5);
+    const Stage::Kept later = stage.forward(read);
+    stage.buffers.begin_run();
+    stage.recompute(later, [&](at::Tensor&) { EXPECT_EQ(stage.value(), 5); });
+  }
+}
+
+TEST(LayerBuffersTest, AnExpandedBufferIsPutBack) {
+  Stage stage(kSmall);
+  const auto count_expanded = [](at::Tensor& buffer) {
+    buffer.set_data((buffer.narrow(0, 0, 1) + 1).expand({kSmall}));
+  };
+  count_expanded(stage.holder->buffer);
+  stage.buffers.begin_run();
+  const Stage::Kept first = stage.forward(count_expanded);
+  const Stage::Kept second = stage.forward(count_expanded);
+  EXPECT_EQ(stage.value(), 3);
+  stage.recompute(second, [&](at::Tensor& buffer) {
+    EXPECT_EQ(stage.value(), 2);
+    count_expanded(buffer);
+  });
+  EXPECT_EQ(stage.value(), 3);
+}
+
+// Within a run, a hook or the caller may have changed it.
 TEST(LayerBuffersTest, WhatNoForwardHasChangedIsLeft) {
   Stage stage(kSmall);
   stage.buffers.begin_run();

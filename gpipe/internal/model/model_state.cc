@@ -91,15 +91,21 @@ void ModelState::check_parameters(int64_t stage) const {
   for (size_t number : of_stage_[stage]) {
     const Parameter& parameter = parameters_[number];
     const int64_t now = version_of(parameter.tensor);
+    constexpr char kHint[] =
+        ", while micro-batches have still to be run or recomputed with it. Change parameters after "
+        "backward; between forward and backward, Checkpoint::kNever leaves it to autograd to tell "
+        "whether it matters";
     TORCH_CHECK(
-        now == parameter.version && storage_of(parameter.tensor) == parameter.storage,
+        now == parameter.version,
         "the parameter ", text::in_quotes(parameter.name),
         " has been modified by an inplace operation since this mini-batch's forward began (it "
         "is at version ",
-        now, "; expected version ", parameter.version,
-        "), while micro-batches have still to be run or recomputed with it. Change "
-        "parameters after backward; between forward and backward, Checkpoint::kNever "
-        "leaves it to autograd to tell whether it matters");
+        now, "; expected version ", parameter.version, ")", kHint);
+    TORCH_CHECK(storage_of(parameter.tensor) == parameter.storage, "the parameter ",
+                text::in_quotes(parameter.name),
+                " has been given other memory since this mini-batch's forward began (as set_data() "
+                "does, and to() with another dtype or device)",
+                kHint);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "gpipe/internal/operators/batch_norm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +14,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -164,6 +166,9 @@ class UpdateKernel : public c10::OperatorKernel {
     c10::IValue* const values = stack->data() + (stack->size() - arity_);
     RunningStatisticsScope* const scope = RunningStatisticsScope::current();
     if (scope == nullptr || (training_ && !values[*training_].toBool())) {
+      if (scope != nullptr && c10::GradMode::is_enabled()) {
+        for (const size_t k : {*mean_, *variance_}) scope->lend(values[k]);
+      }
       return op.redispatchBoxed(after_interception(keys), stack);
     }
     StatisticsLog::Statistics statistics;
@@ -241,7 +246,21 @@ RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
   current_scope = this;
 }
 
-RunningStatisticsScope::~RunningStatisticsScope() { current_scope = former_; }
+RunningStatisticsScope::~RunningStatisticsScope() {
+  current_scope = former_;
+  for (const Loan& loan : loans_) {
+    const auto begin = updated_.begin() + static_cast<std::ptrdiff_t>(loan.updates);
+    const bool is_later =
+        std::find(begin, updated_.end(), loan.running.unsafeGetTensorImpl()) != updated_.end();
+    if (!is_later) continue;
+    try {
+      // Like the update itself, which autograd is not told of.
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      loan.copy.copy_(loan.running);
+    } catch (...) {  // it may be left by an exception, which tells more
+    }
+  }
+}
 
 void RunningStatisticsScope::enter_layer(int64_t layer) {
   if (current_scope != nullptr) current_scope->place_.layer = layer;
@@ -252,27 +271,31 @@ RunningStatisticsScope* RunningStatisticsScope::current() { return current_scope
 bool RunningStatisticsScope::takes_count(const at::Tensor& counter, const c10::Scalar& by) {
   const TrackedStatistics::Counter* known = tracked_.counter(counter);
   if (known == nullptr) return false;
-  if (updates_at_once() && !tracked_.must_wait(stage_, counter)) {
-    updated_.push_back(counter.unsafeGetTensorImpl());
-    return false;
-  }
+  updated_.push_back(counter.unsafeGetTensorImpl());
+  if (updates_at_once() && !tracked_.must_wait(stage_, counter)) return false;
   if (policy_ != RunningStatistics::kKeep) log_->count(place_, counter, known->cumulative, by);
   return true;
 }
 
 bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
                                           const at::Tensor& running_var) {
-  if (!updates_at_once()) return true;
-  // If a counter was logged, its update must be logged too, because its momentum may depend on the
-  // counter.
-  if (tracked_.must_wait(stage_, running_mean) || tracked_.must_wait(stage_, running_var) ||
-      log_->counts(place_)) {
-    return true;
-  }
   for (const at::Tensor* tensor : {&running_mean, &running_var}) {
     if (tensor->defined()) updated_.push_back(tensor->unsafeGetTensorImpl());
   }
-  return false;
+  if (!updates_at_once()) return true;
+  // If a counter was logged, its update must be logged too, because its momentum may depend on the
+  // counter.
+  return tracked_.must_wait(stage_, running_mean) || tracked_.must_wait(stage_, running_var) ||
+         log_->counts(place_);
+}
+
+void RunningStatisticsScope::lend(c10::IValue& running) {
+  const at::Tensor tensor = tensor_of(running);
+  if (!tensor.defined() || (!tracked_.trains(tensor) && !has_updated(tensor))) return;
+  const c10::NoGradGuard no_grad;
+  const at::Tensor copy = tensor.detach().clone();
+  loans_.push_back({tensor, copy, updated_.size()});
+  running = copy;
 }
 
 bool RunningStatisticsScope::has_updated(const at::Tensor& tensor) const {

@@ -16,6 +16,10 @@
 // replaced nor changed. The output of a norm in training does not depend on its running statistics,
 // so an operator that must not change them gets zeros in their place.
 //
+// Autograd is not told of these updates. A norm in evaluation mode saves its running statistics for
+// its backward, and updates of later micro-batches come before that. So where a module that trains
+// uses them in evaluation mode, the operator gets copies (lent()).
+//
 // Limits: a module that reads its running statistics in a training forward sees the values from
 // before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. If
 // a module is not a torch::nn::BatchNorm and derives its momentum from its counter, the update uses
@@ -24,8 +28,10 @@
 #define GPIPE_INTERNAL_OPERATORS_BATCH_NORM_H_
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Scalar.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -65,8 +71,12 @@ class RunningStatisticsScope {
   bool takes_update(const at::Tensor& running_mean, const at::Tensor& running_var);
   RunningStatistics policy() const { return policy_; }
   void update(StatisticsLog::Statistics statistics);
+  // Replaces `running`, statistics that an operator is about to save without an update, by a copy
+  // if this run may update them. When the scope ends, the copy gets the values that the forward has
+  // left in them.
+  void lend(c10::IValue& running);
 
-  // Whether an operator has updated this tensor in this scope.
+  // Whether an operator has updated this tensor in this scope, or will after the run.
   bool has_updated(const at::Tensor& tensor) const;
 
  private:
@@ -81,6 +91,12 @@ class RunningStatisticsScope {
   StatisticsLog::Place place_;
   int64_t stage_;
   std::vector<const c10::TensorImpl*> updated_;
+  struct Loan {
+    at::Tensor running;
+    at::Tensor copy;
+    size_t updates;  // size of updated_ when the copy was made
+  };
+  std::vector<Loan> loans_;
   RunningStatisticsScope* former_;
 };
 

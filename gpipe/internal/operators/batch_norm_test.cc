@@ -67,6 +67,7 @@ struct WithCounterImpl : nn::Module {
   WithCounterImpl() {
     own = register_buffer("num_batches_tracked", torch::tensor(int64_t{0}));
     other = register_buffer("number", torch::tensor(int64_t{0}));
+    register_buffer("mean", torch::zeros({1}));
     inner = register_module("inner", batch_norm(std::nullopt));
   }
   at::Tensor own, other;
@@ -89,6 +90,15 @@ TEST(TrackedStatistics, KnowsCountersByNameAndByModule) {
   EXPECT_EQ(tracked.counter(module->other), nullptr);
   EXPECT_EQ(tracked.counter(norm->running_mean), nullptr);
   EXPECT_EQ(tracked.counter(at::Tensor()), nullptr);
+}
+
+// It may count anything.
+TEST(TrackedStatistics, ACounterWithoutStatisticsBesideItIsNone) {
+  nn::Module module;
+  const at::Tensor own = module.register_buffer("num_batches_tracked", torch::tensor(int64_t{0}));
+  TrackedStatistics tracked(1);
+  tracked.add(0, module);
+  EXPECT_EQ(tracked.counter(own), nullptr);
 }
 
 TEST(TrackedStatistics, TakesWhatABatchNormHoldsEvenIfItIsNotABuffer) {
@@ -206,6 +216,42 @@ TEST(RunningStatisticsScope, InEvaluationNothingIsUpdated) {
     EXPECT_THAT(model.run(policy, 0, 0, 0, norm, x), EqualsBitwise(expected));
     model.commit();
     EXPECT_THAT(buffers_of(norm), EqualsBitwise(before));
+  }
+}
+
+// The backward needs the statistics as the forward has left them; autograd does not notice that a
+// later forward updates them.
+TEST(RunningStatisticsScope, ANormInEvaluationSavesWhatItsOwnForwardLeaves) {
+  const at::Tensor x = column({1, 2, 4});
+  const at::Tensor weights = column({1, -3, 2});
+  for (const bool evaluates_first : {false, true}) {
+    const auto gradient_of = [&](Model* model, nn::BatchNorm1d& norm) {
+      const at::Tensor leaf = x.clone().set_requires_grad(true);
+      const auto both = [&](const at::Tensor& input) {
+        at::Tensor sum = at::zeros_like(input);
+        for (const bool evaluates : {evaluates_first, !evaluates_first}) {
+          norm->train(!evaluates);
+          sum = sum + norm(input);
+        }
+        norm->train();
+        return sum;
+      };
+      at::Tensor sum;
+      if (model == nullptr) {
+        sum = both(leaf);
+      } else {
+        sum = model->run(RunningStatistics::kUpdate, 0, 0, 0, both, leaf);
+        model->run(RunningStatistics::kUpdate, 0, 1, 0, norm, x * 5);
+      }
+      (sum * sum * weights).sum().backward();
+      return leaf.grad();
+    };
+    nn::BatchNorm1d plain = batch_norm();
+    nn::BatchNorm1d norm = batch_norm();
+    Model model(1);
+    model.tracked.add(0, *norm);
+    const at::Tensor expected = gradient_of(nullptr, plain);
+    EXPECT_THAT(gradient_of(&model, norm), testing::EqualsBitwise(expected)) << evaluates_first;
   }
 }
 

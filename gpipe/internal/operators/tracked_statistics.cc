@@ -46,16 +46,22 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
   modules_.emplace_back();
   if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
     for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
-      own(stage, *tensor);
+      own(stage, *tensor, layer.is_training());
     }
     if (norm->counter.defined()) {
       Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
       counter.cumulative = counter.cumulative || norm->cumulative;
     }
   }
-  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
-    own(stage, buffer.value());
-    if (buffer.key() == kCounterName) {
+  const auto buffers = layer.named_buffers(/*recurse=*/false);
+  // A norm counts beside its statistics. Any other layer may have a counter of that name.
+  const bool has_statistics =
+      std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
+        return buffer.value().defined() && buffer.value().is_floating_point();
+      });
+  for (const auto& buffer : buffers) {
+    own(stage, buffer.value(), layer.is_training());
+    if (buffer.key() == kCounterName && has_statistics) {
       counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
     }
   }
@@ -64,10 +70,11 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
   }
 }
 
-void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor, bool trains) {
   // On meta there are no values that could depend on timing.
   if (!tensor.defined() || tensor.is_meta()) return;
   modules_.back().push_back(tensor);  // keeps it alive
+  if (trains) training_.insert(tensor.unsafeGetTensorImpl());
   const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
   if (memory == nullptr) return;
   const auto [place, fresh] =
@@ -80,6 +87,10 @@ void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
 const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
   const auto found = counters_.find(tensor.unsafeGetTensorImpl());
   return found == counters_.end() ? nullptr : &found->second;
+}
+
+bool TrackedStatistics::trains(const at::Tensor& tensor) const {
+  return training_.contains(tensor.unsafeGetTensorImpl());
 }
 
 bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "gpipe/internal/operators/statistics_use.h"
 
 namespace gpipe::internal {
@@ -32,6 +33,10 @@ class TrackedStatistics {
   // Null if `tensor` is not a counter.
   const Counter* counter(const at::Tensor& tensor) const;
 
+  // Whether a module that was in training mode at the start of the run has the tensor, so that the
+  // run may update it.
+  bool trains(const at::Tensor& tensor) const;
+
   // Whether modules of several stages have the tensor, or another tensor with its memory.
   bool is_shared(const at::Tensor& tensor) const;
 
@@ -48,11 +53,12 @@ class TrackedStatistics {
     bool alone;     // no other stage updates it
     size_t module;  // in modules_
   };
-  void own(int64_t stage, const at::Tensor& tensor);
+  void own(int64_t stage, const at::Tensor& tensor, bool trains);
 
   bool several_stages_;
   StatisticsUse* use_;
   absl::flat_hash_map<const c10::TensorImpl*, Counter> counters_;
+  absl::flat_hash_set<const c10::TensorImpl*> training_;
   absl::flat_hash_map<const c10::StorageImpl*, Owner> owners_;
   std::vector<std::vector<at::Tensor>> modules_;  // the tensors of each module
 };

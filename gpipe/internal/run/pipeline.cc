@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <string>
 
 #include "gpipe/internal/backward/foreign_nodes.h"
 #include "gpipe/internal/replicas/statistics.h"
@@ -39,17 +40,24 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   }
 }
 
-// An observer that adds to events what the executor does not know. `recomputes` is [stage].
-Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes) {
+// An observer that adds to events what the executor does not know. `recomputes` is [stage]. If it
+// throws, `threw_in` becomes the stage, unless the action has thrown, which tells more.
+Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes,
+                    std::atomic<int64_t>& threw_in) {
   static std::atomic<int64_t> runs{0};
-  return [&observer, &recomputes, run = runs++](const Event& event) {
+  return [&observer, &recomputes, &threw_in, run = runs++](const Event& event) {
     RecomputeTime& recompute = recomputes[event.action.stage];
     if (event.edge == Event::Edge::kBegin) recompute = {};
     Event complete = event;
     complete.recompute_begin = recompute.begin;
     complete.recompute_end = recompute.end;
     complete.run = run;
-    observer(complete);
+    try {
+      observer(complete);
+    } catch (...) {
+      if (!event.failed) threw_in = event.action.stage;
+      throw;
+    }
   };
 }
 
@@ -235,9 +243,10 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   if (world_.processes() != nullptr) options.placement = residence_.workers();
   std::vector<RecomputeTime> recomputes;
   Observer complete;
+  std::atomic<int64_t> observer_threw_in{-1};
   if (observer) {
     recomputes.resize(stages());
-    complete = completing(observer, recomputes);
+    complete = completing(observer, recomputes, observer_threw_in);
     context.recomputes = &recomputes;
     options.observer = &complete;
   }
@@ -261,8 +270,12 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   };
   if (release_teams) release_openmp_team();
   const auto begin = std::chrono::steady_clock::now();
-  RunTransport transport(compiled, world_, residence_, devices_, transfers_,
-                         [this](int64_t stage) { return stages_[stage].current_layer(); });
+  const auto what_runs = [&](int64_t stage) -> std::string {
+    if (observer_threw_in == stage) return "the observer of StepOptions::on_event";
+    const std::string layer = stages_[stage].current_layer();
+    return layer == "stage " + std::to_string(stage) ? "" : layer;  // none of its layers
+  };
+  RunTransport transport(compiled, world_, residence_, devices_, transfers_, what_runs);
   const std::optional<RunFailure> failure = execute<Packet>(
       *pool_, compiled.program, transport.get(), Run{*this, pass, request, context}, options);
   last_run_ = std::chrono::steady_clock::now() - begin;

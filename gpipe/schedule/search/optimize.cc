@@ -220,7 +220,8 @@ int32_t enough_micro_batches(const Workload& workload) {
   return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
 }
 
-// Refuses costs whose sum a double cannot hold: such times would compare as equal.
+}  // namespace
+
 void check_finite_total(const Workload& workload) {
   double total = 0.0;
   for (const auto& costs : workload.cost) {
@@ -235,8 +236,6 @@ void check_finite_total(const Workload& workload) {
   throw std::invalid_argument(
       "the costs of all actions add up to more than a double holds; give them in a larger unit");
 }
-
-}  // namespace
 
 std::optional<Order> stretched(const Workload& fewer, const Order& order, const Workload& more,
                                Timing* timing) {

@@ -54,6 +54,10 @@ std::vector<double> transfers(const std::vector<double>& given, int64_t stages, 
 }
 
 Workload workload_of(const SearchOptions& options) {
+  if (options.objective != Objective::kMakespan && options.objective != Objective::kSlack) {
+    fail("objective must be one of kMakespan and kSlack, got the number " +
+         std::to_string(static_cast<int>(options.objective)));
+  }
   const int64_t stages = options.placement.stages();
   const int64_t workers = options.placement.workers();
   if (options.micro_batches < 1) {
@@ -380,6 +384,7 @@ std::string needs(const Workload& workload) {
 
 SearchResult search(const SearchOptions& options) {
   const Workload workload = workload_of(options);
+  internal::check_finite_total(workload);
   const int64_t least = int64_t{3} * workload.stages * workload.micro_batches;
   if (options.budget > 0 && options.budget < least) {
     fail("budget is " + std::to_string(options.budget) + ", but one schedule of " +

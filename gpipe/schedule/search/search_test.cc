@@ -285,6 +285,14 @@ TEST(Search, NamesASkipThatGoesNowhere) {
                                             "a skip's activation_transfer must be finite")));
 }
 
+TEST(Search, RefusesAnObjectiveThatDoesNotExist) {
+  SearchOptions options = options_of(Placement::one_each(2), 4, true, 0);
+  options.objective = static_cast<Objective>(7);
+  EXPECT_THAT([&] { search(options); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(
+                  "objective must be one of kMakespan and kSlack, got the number 7")));
+}
+
 TEST(Search, OddNumbersEndWithAMessage) {
   SearchOptions options = options_of(Placement::one_each(2), 4, true, 0);
   options.budget = 1000;
@@ -294,6 +302,9 @@ TEST(Search, OddNumbersEndWithAMessage) {
   options.tolerance = 0;
   options.costs = {{5e307, 1e308, 5e307, 5e307}};
   EXPECT_THAT([&] { search(options); }, ::testing::Throws<std::invalid_argument>());
+  options.costs = {{1e308, 1e308, 1e308, 1e308}};
+  EXPECT_THAT([&] { search(options); },
+              ::testing::ThrowsMessage<std::invalid_argument>(HasSubstr("larger unit")));
   EXPECT_THAT(
       [] {
         zb_v(4, 8, {{5e307, 1e308, 5e307, 5e307}, 0});

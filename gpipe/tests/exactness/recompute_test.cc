@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/igamma.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -753,6 +754,124 @@ TEST(Recompute, BeginsWithWhatItsForwardSawAlsoAfterAForwardThatFailed) {
         EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()))
             << item.key();
       }
+    }
+  }
+}
+
+// A layer changes its buffer in a call that the pipeline does not run, between a forward and its
+// backward. The outputs do not depend on the buffer, but the gradients do.
+TEST(Recompute, BeginsWithWhatItsForwardSawWhoeverHasRunTheLayersSince) {
+  for (const bool by_pipeline : {true, false}) {
+    for (const int64_t size : {1, 4000}) {
+      SCOPED_TRACE((by_pipeline ? "another pipeline, " : "by hand, ") + std::to_string(size));
+      bool halves = false;
+      const auto make = [&] {
+        testing::manual_seed(5);
+        const auto halve = [&](WriterImpl& self, const Tensor&) {
+          if (halves) self.own[0].mul_(0.5);
+        };
+        const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
+          return x.detach() + (x - x.detach()) * self.own[0][0].clone();
+        };
+        return nn::Sequential(
+            nn::Linear(kWidth, kWidth),
+            Writer(std::vector<Tensor>{torch::ones({size})}, halve, scale_gradients), nn::Tanh());
+      };
+      nn::Sequential plain = make();
+      nn::Sequential model = make();
+      GPipe pipe(model, cpu_options({2, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+      GPipe other(model, cpu_options({1, 2}).chunks(1));
+      const Tensor x = torch::randn({4, kWidth});
+      for (int call = 0; call < 3; ++call) {
+        const Tensor expected = plain->forward(x);
+        const Tensor output = pipe->forward(x);
+        halves = true;
+        (void)plain->forward(x);
+        if (by_pipeline) {
+          (void)other->evaluate({x}, {x}, square_loss);
+        } else {
+          (void)model->forward(x);
+        }
+        halves = false;
+        expected.sum().backward();
+        output.sum().backward();
+        EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0])) << call;
+      }
+      const auto parameters = pipe->named_parameters();
+      for (const auto& item : plain->named_parameters()) {
+        EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()))
+            << item.key();
+      }
+    }
+  }
+}
+
+// A counter is a norm's only where there are statistics beside it.
+TEST(Recompute, ACounterNamedAsANormsCountsAsAnyBuffer) {
+  struct CountingImpl : nn::Module {
+    CountingImpl()
+        : linear(register_module("linear", nn::Linear(kWidth, kWidth))),
+          count(register_buffer("num_batches_tracked", torch::zeros({}, at::kLong))) {}
+    Tensor forward(const Tensor& x) {
+      count += 1;
+      const Tensor y = linear(x);
+      return y.detach() + (y - y.detach()) * count.item<int64_t>();
+    }
+    nn::Linear linear;
+    Tensor count;
+  };
+  const auto make = [] {
+    testing::manual_seed(5);
+    return nn::Sequential(std::make_shared<CountingImpl>(), nn::Tanh());
+  };
+  nn::Sequential plain = make();
+  nn::Sequential module = make();
+  const Tensor input = torch::randn({6, kWidth});
+  PlainModel(plain, 3).step({input}, {input}, square_loss, BackwardOrder::kAscending);
+  GPipe pipe(module, cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+  pipe->step({input}, {input}, square_loss);
+  EXPECT_THAT(module->buffers()[0], EqualsBitwise(plain->buffers()[0]));
+  for (size_t k = 0; k < plain->parameters().size(); ++k) {
+    EXPECT_THAT(module->parameters()[k].grad(), EqualsBitwise(plain->parameters()[k].grad()));
+  }
+}
+
+// Tensors that an ordinary copy_() refuses to write to.
+TEST(Recompute, PutsBackBuffersThatOnlyTheirLayerMayWrite) {
+  for (const bool expanded : {true, false}) {
+    SCOPED_TRACE(expanded ? "expanded" : "of inference mode");
+    const auto make = [&] {
+      testing::manual_seed(5);
+      const auto count = [expanded](WriterImpl& self, const Tensor&) {
+        if (expanded) {
+          self.own[0].set_data((self.own[0].select(0, 0) + 1).expand({kWidth}));
+        } else {
+          const c10::InferenceMode mode;
+          self.own[0].add_(1);
+        }
+      };
+      const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
+        return x.detach() + (x - x.detach()) * self.own[0][0].item<float>();
+      };
+      Tensor buffer = torch::ones({1}).expand({kWidth});
+      if (!expanded) {
+        const c10::InferenceMode mode;
+        buffer = torch::ones({kWidth});
+      }
+      return nn::Sequential(Writer(std::vector<Tensor>{buffer}, count, scale_gradients),
+                            nn::Tanh());
+    };
+    nn::Sequential plain = make();
+    nn::Sequential module = make();
+    const Tensor input = torch::randn({6, kWidth});
+    GPipe pipe(module, cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    for (int step = 0; step < 2; ++step) {
+      PlainModel(plain, 3).step({input}, {input}, square_loss, BackwardOrder::kAscending);
+      pipe->step({input}, {input}, square_loss);
+    }
+    EXPECT_THAT(module->buffers()[0].clone(), EqualsBitwise(plain->buffers()[0].clone()));
+    for (size_t k = 0; k < plain->parameters().size(); ++k) {
+      EXPECT_THAT(module->parameters()[k].grad(), EqualsBitwise(plain->parameters()[k].grad()));
     }
   }
 }

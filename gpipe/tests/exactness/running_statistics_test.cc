@@ -33,6 +33,7 @@
 
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/action.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/random_schedule.h"
 #include "gpipe/testing/plain_model.h"
 #include "gpipe/testing/seed.h"
@@ -455,6 +456,57 @@ TEST(ForwardsOutOfOrder, OfASingleStageWithTwoForwardsExchanged) {
   PlainModel(plain_module, 2).step({input}, {}, square(), BackwardOrder::kAscending);
   pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
   expect_same_buffers(module, plain_module);
+}
+
+// A norm whose layer also uses it in evaluation mode. Its gradient needs the statistics as its own
+// micro-batch has left them; updates of later micro-batches come before its backward.
+TEST(RunningStatisticsInEvaluationMode, AreThoseOfTheMicroBatch) {
+  for (const bool evaluates_first : {false, true}) {
+    const auto make = [&] {
+      testing::manual_seed(4);
+      nn::BatchNorm1d norm = batch_norm(0.3);
+      const Call call = [norm, evaluates_first](const torch::Tensor& x) mutable {
+        torch::Tensor sum = torch::zeros_like(x);
+        for (const bool evaluates : {evaluates_first, !evaluates_first}) {
+          norm->train(!evaluates);
+          sum = sum + norm->forward(x);
+        }
+        norm->train();
+        return sum;
+      };
+      return nn::Sequential(Block(std::vector<std::shared_ptr<nn::Module>>{norm.ptr()}, call, 1,
+                                  /*behind=*/true),
+                            nn::Tanh(), nn::Linear(kLength, kLength));
+    };
+    const torch::Tensor input = torch::randn({6, kChannels, kLength});
+    const torch::Tensor target = torch::randn({6, kChannels, kLength});
+    nn::Sequential plain = make();
+    const auto inputs = input.chunk(3);
+    const auto targets = target.chunk(3);
+    for (size_t k = 0; k < 3; ++k) {
+      torch::mse_loss(plain->forward(inputs[k]), targets[k]).backward(torch::tensor(1.0F / 3));
+    }
+    for (const char* schedule : {"1f1b", "fill-drain", "sequential"}) {
+      SCOPED_TRACE(std::string(schedule) + (evaluates_first ? ", evaluates first" : ""));
+      nn::Sequential module = make();
+      GPipe pipe(module, GPipeOptions({2, 1})
+                             .devices(std::vector<torch::Device>(2, torch::kCPU))
+                             .chunks(3)
+                             .checkpoint(Checkpoint::kNever));
+      const LossFn loss = [](const Tensors& outputs, const Tensors& goals) {
+        return torch::mse_loss(outputs.at(0), goals.at(0));
+      };
+      pipe->step({input}, {target}, loss,
+                 StepOptions().schedule(schedule_by_name(schedule)));
+      expect_same_buffers(module, plain);
+      const auto gradients = module->parameters();
+      const auto expected = plain->parameters();
+      for (size_t k = 0; k < expected.size(); ++k) {
+        EXPECT_TRUE(gradients[k].grad().equal(expected[k].grad()))
+            << (gradients[k].grad() - expected[k].grad()).abs().max().item<float>();
+      }
+    }
+  }
 }
 
 // A layer whose norm can be replaced.

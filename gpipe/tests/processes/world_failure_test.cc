@@ -111,6 +111,20 @@ TEST(WorldFailure, ALayerThrowsAndAllGoOnAfterwards) {
   ranks.expect_ends();
 }
 
+TEST(WorldFailure, AnObserverThatThrowsIsNamed) {
+  WorldRanks ranks(2, [](const World& world, const Say& say) {
+    GPipe pipe(plain_model(), GPipeOptions({2, 1}).chunks(2).cpu_threads_per_stage(1).world(world));
+    say(step(pipe, StepOptions().on_event([](const Event& event) {
+      if (event.action.stage == 1) throw std::runtime_error("boom");
+    })));
+  });
+  const std::vector<std::string> lines = ranks.lines();
+  EXPECT_THAT(lines[0], HasSubstr("threw in stage 1, micro-batch 0, the observer of "
+                                  "StepOptions::on_event: boom"));
+  EXPECT_EQ(lines[1], "exception: boom");
+  ranks.expect_ends();
+}
+
 // The first `count` lines that each rank says; `call_limit` is the limit for coming to a call.
 std::vector<std::vector<std::string>> said(
     int64_t size, size_t count, const WorldRanks::Main& main,
