@@ -12,11 +12,11 @@
 
 namespace gpipe::internal {
 
-// A lock whose owner may be gone: the owner is in the parent of a forked child, or exit() blocks
-// it forever. In these cases the lock throws instead of waiting.
+// A lock that throws instead of waiting if its owner is gone. That is so if the owner is in the
+// parent of a forked child, or if exit() blocks it forever.
 //
-// A lock has one or several parts, and is held if all of them are. So locks that have a part in
-// common exclude each other, also those that existed before.
+// A lock has one part or several, and is held if all of them are held. So locks that have a part in
+// common exclude each other, and a new lock can exclude locks that existed before.
 //
 // Example:
 //   RunLock lock;

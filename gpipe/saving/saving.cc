@@ -100,7 +100,7 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
-// The key of Progress::grad_scaler in the metadata, and what stands there: "65536 12".
+// The key of Progress::grad_scaler in the metadata. Its value is a text like "65536 12".
 constexpr const char* kGradScaler = "grad_scaler";
 std::string text_of(const std::optional<GradScalerState>& state) {
   return state ? absl::StrFormat("%.17g %d", state->scale, state->growth_steps) : "";
@@ -245,7 +245,8 @@ struct ModelParts {
   GPipe& pipe;
   Processes* const processes = pipe->world().processes().get();
 
-  // The parts are those of a replica: all replicas have the same, and the first writes.
+  // The parts belong to the stages of one replica: all replicas have the same, and the first one
+  // writes.
   const World& world = pipe->world();
   const int64_t rank = world.process();
   const int64_t size = world.processes_each();
@@ -256,7 +257,7 @@ struct ModelParts {
     return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
   }
 
-  // The tensors of the layers of this process; tied ones only if the process owns them.
+  // The tensors of the layers of this process; a tied tensor only if this process owns it.
   Named here(const Named& state) const {
     if (processes == nullptr) return state;
     internal::ParameterNames names = names_of(pipe);
@@ -307,7 +308,7 @@ struct Saving : ModelParts {
   const ZeroOptimizer* const zero = nullptr;
 
   const bool writes_model = world.replica() == 0;
-  // The parts of the optimizer are, too, unless each replica has other states (`zero`).
+  // The optimizer has a part for each stage, too, unless each replica has other states (`zero`).
   const int64_t states_rank = zero != nullptr ? world.rank() : rank;
   const int64_t states_size = zero != nullptr ? world.size() : size;
   const bool writes_states = zero != nullptr || writes_model;
@@ -348,9 +349,10 @@ struct Saving : ModelParts {
     const std::string model = internal::part_name("model", rank, size);
     const std::string states = internal::part_name("optimizer", states_rank, states_size);
     if (writes_states && !folder && !is_folder(draft)) {
-      throw_damaged(draft,
-                    "process 0 has made this folder, and here it is not: the processes must "
-                    "see one file system");
+      throw_damaged(
+          draft,
+          "process 0 has made this folder, but this process does not see it: the processes must "
+          "see one file system");
     }
     if (writes_model) {
       safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});

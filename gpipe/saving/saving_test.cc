@@ -223,7 +223,8 @@ TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
 }
 
-// The names would break a line, change a terminal's colors, or are not UTF-8.
+// The names have characters that would break a line or change a terminal's colors, or bytes that
+// are not UTF-8.
 TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   const std::string odd = "a\nb\x1b\xff";
   const std::string shown = "a\\x0ab\\x1b\\xff'";
@@ -398,7 +399,7 @@ TEST(Checkpoint, IsNotLoadedIntoTensorsWithoutValues) {
               ThrowsMessage<c10::ValueError>(HasSubstr("'0.weight' is on meta")));
 }
 
-// Two names of one tensor, as often as LibTorch's parameters() has it.
+// A tied tensor has two names, and LibTorch's parameters() lists it twice.
 TEST(Checkpoint, HasTiedWeightsOnce) {
   const auto make = [](bool tied) {
     const at::Tensor weight = at::linspace(1, 2, 3);
@@ -480,7 +481,7 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
               ThrowsMessage<c10::ValueError>(HasSubstr("the path of the checkpoint is empty")));
 }
 
-// A reader has the files of one moment, however others hurry.
+// A reader gets the files of one moment, even while other writers replace them.
 TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   const auto pipe_of = [](int64_t step) {
     return holders(torch::nn::Sequential(Holder(at::full({3}, step))));

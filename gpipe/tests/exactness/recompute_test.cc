@@ -86,7 +86,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
   }
 }
 
-// --- what a checkpointed stage passes on
+// --- The outputs that a checkpointed stage passes on.
 
 TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
@@ -127,7 +127,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
   }
 }
 
-// LibTorch uses other kernels where no gradient is required.
+// A layer for which LibTorch takes another kernel if no gradient is required.
 struct LstmImpl : nn::Module {
   LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
@@ -166,7 +166,7 @@ TEST(Recompute, RunsTheOperatorsOfTheForward) {
   }
 }
 
-// --- random numbers in backward
+// --- Random numbers that are drawn in a backward.
 
 // A function that adds noise in its backward.
 struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
@@ -247,7 +247,7 @@ TEST(RandomNumbersInBackward, OfARematerializingFunctionAreThoseOfItsForward) {
   }
 }
 
-// A custom function inside another one makes a node, too, even where nothing is recorded.
+// A custom function inside another one makes a node, too, even if nothing is recorded.
 struct SwishFunction : torch::autograd::Function<SwishFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -299,7 +299,7 @@ TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
   }
 }
 
-// --- layers whose output depends on more than input and parameters
+// --- Layers whose output depends on more than their input and parameters.
 
 TEST(Recompute, OfALayerWithAStateIsAnError) {
   auto refused = ThrowsMessage<c10::Error>(
@@ -328,7 +328,7 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   }
 }
 
-// --- buffers that layers write themselves
+// --- Buffers that layers write themselves.
 
 // A layer that writes its buffers in `write`, and returns the result of `use` for its input and its
 // buffers.
@@ -470,7 +470,7 @@ std::vector<WritingLayer> writing_layers() {
       [](WriterImpl& self, const Tensor& x) {
         return x * self.own[0].narrow(0, 0, x.size(0)).clone();
       });
-  // Members that say whether the cache is filled are not put back.
+  // A member says whether the cache is filled. The pipeline does not put members back.
   add(
       all, "a cache that is filled once",
       [=] {
@@ -667,7 +667,8 @@ TEST(Recompute, NamesABufferThatItCannotPutBack) {
   }
 }
 
-// A forward that is not checkpointed, without gradients, comes between forward and backward.
+// Between the forward and its backward comes another forward, not checkpointed and without
+// gradients.
 TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
   const auto make = [] {
     testing::manual_seed(5);
@@ -910,7 +911,7 @@ TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNotAChange) {
   EXPECT_TRUE(lazy->linear->weight.grad().defined());
 }
 
-// --- changes between forward and backward
+// --- Changes between a forward and its backward.
 
 // The graph of a checkpointed cell's first pass is gone before its loss runs.
 TEST(Recompute, HoldsNothingOfTheFirstPassWhileTheLossRuns) {

@@ -66,7 +66,8 @@ double count_tokens(const Tensors& targets) {
   return targets.at(0).ne(kPadding).sum().item<double>();
 }
 
-// Seven sentences of very different lengths; the fourth micro-batch of two is all padding.
+// Seven sentences of very different lengths. With two in a micro-batch, the fourth one is all
+// padding.
 std::pair<Tensor, Tensor> sentences() {
   const Tensor words = torch::randint(kWords, {7, 5});
   Tensor targets = torch::randint(kWords, {7, 5});
@@ -171,7 +172,7 @@ TEST(StepLoss, OfASumIsTheSum) {
   GPipe pipe(language_model(), cpu_options({2, 1, 1}).chunks(3));
   const StepResult have =
       pipe->step({words}, {targets}, token_loss_sum, StepOptions().reduction(LossReduction::kSum));
-  // The sums are rounded differently, as above.
+  // The sums are rounded differently here, too.
   EXPECT_NEAR(have.loss, want.item<double>(), 1e-4);
   const auto parameters = pipe->named_parameters();
   for (const auto& parameter : plain->named_parameters()) {
@@ -207,7 +208,7 @@ TEST(StepLoss, WeightsScaleEachMicroBatchExactly) {
   }
 }
 
-// "Whatever its loss is" includes a loss that does not depend on any parameter.
+// A loss may also not depend on any parameter, as long as its weight is 0.
 TEST(StepLoss, AConstantLossOfAMicroBatchWithoutWeightDoesNotCount) {
   const auto [words, targets] = sentences();
   const Tensor padded = targets.clone();
@@ -271,7 +272,8 @@ TEST(StepLoss, TargetsThatWantAGradientGetIt) {
       const Tensor leaf = torch::ones({5, 4}).requires_grad_();
       w.mutable_grad() = Tensor();
       linear->zero_grad();
-      // Targets: one with a graph of its own, the input itself, and one that requires no gradient.
+      // The targets are a tensor with a graph of its own, the input itself, and a tensor that
+      // requires no gradient.
       const Tensor computed = x.matmul(w);
       const Tensor numbers = torch::arange(5);
       if (pipeline) {
@@ -326,7 +328,7 @@ TEST(StepLoss, AnIndexBehindTheTargetsIsAnErrorWithAMessage) {
   pipe->step({torch::randn({4, 4})}, {}, none);
 }
 
-// --- earlier outputs
+// --- Losses that use earlier outputs of a pipeline.
 
 TEST(StepLoss, AnEarlierOutputInALossOrALayerIsAnErrorAndNoHang) {
   const testing::Watchdog watchdog(std::chrono::seconds(60), "a loss with an earlier output");
