@@ -22,8 +22,9 @@ at::Tensor rows_before_heads(const at::Tensor& x, int64_t dim) {
 }
 at::Tensor rows_before_heads(const at::Tensor& x) { return rows_before_heads(x, x.size(3)); }
 
-// The memory that the CPU's kernels have while they run: for each thread, `copies` of a block of
-// weights. The number of rows decides how LibTorch cuts them into blocks.
+// The scratch memory of LibTorch's attention kernels on the CPU. Each thread has `copies` blocks of
+// attention weights, and `more_per_row` numbers for each row of a block. LibTorch chooses a block's
+// rows by the number of rows of the query.
 at::Tensor blocks_of_threads(const at::Tensor& query, const at::Tensor& key, int64_t copies,
                              int64_t more_per_row) {
   const int64_t all = query.size(2);

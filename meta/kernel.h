@@ -1,7 +1,7 @@
 // MetaKernel: an operator on meta tensors, as a function from its arguments to its results.
 //
-// A table of these is shorter to write, and ten times as fast to compile, as functions that list
-// every argument of their operator: most look at two or three of them.
+// A table of kernels is shorter than functions that list every argument of their operator, and
+// compiles ten times as fast. Most kernels look at two or three arguments.
 #ifndef META_KERNEL_H_
 #define META_KERNEL_H_
 

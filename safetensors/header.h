@@ -38,9 +38,9 @@ struct Header {
   std::map<std::string, std::string> metadata;  // free text
 };
 
-// Guarantees: the tensors cover the `data_bytes` behind the header without holes and overlaps; each
-// has the bytes that its type and shape ask for; a shape's numbers fit LibTorch's. Memory stays
-// within a small multiple of the text, whatever it says.
+// Guarantees: the tensors cover the `data_bytes` behind the header without holes and overlaps. Each
+// tensor has the bytes that its type and shape ask for, and the numbers of its shape fit LibTorch's
+// int64. Memory stays within a small multiple of the text, whatever the text says.
 //
 // Throws std::runtime_error with the reason for anything else, also for names that occur twice,
 // fields that the format does not have, and text that is not UTF-8.

@@ -20,7 +20,7 @@ grep -q '"name": "zb-v"' "$TEST_TMPDIR/a.json" || fail "no zb-v in the file"
 BUILD_WORKING_DIRECTORY=$TEST_TMPDIR "$compare" --workers=2 --micro_batches=2 --nosearch \
   --json=b.json >/dev/null
 [[ -s $TEST_TMPDIR/b.json ]] || fail "the file is not where the user is"
-# The first worker takes 1 + 2 for each micro-batch, the second twice as long: it is never idle but for the first
+# The first worker takes 1 + 2 for each micro-batch, the second twice as long: it is never idle except for the first
 # forward and the last backward of the other one.
 out=$("$compare" --workers=2 --micro_batches=4 --slowness=1,2 --nosearch)
 grep -qE '^1f1b +27\.00 ' <<<"$out" || fail "not slower: $out"

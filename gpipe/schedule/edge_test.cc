@@ -247,7 +247,7 @@ Rows schedules() {
   const auto of_tables = [&](const char* name, const std::function<void(const Schedule&)>& call) {
     rows.push_back(testing::calls(name, "schedule", tables(call)));
   };
-  of_tables("relabelled", [](const Schedule& table) { relabelled(table); });
+  of_tables("relabeled", [](const Schedule& table) { relabeled(table); });
   of_tables("splits", [](const Schedule& table) { splits(table); });
   of_tables("draw", [](const Schedule& table) { draw(table); });
   of_tables("compile", [](const Schedule& table) { compile(table, Routes::create(3)); });

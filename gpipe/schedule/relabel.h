@@ -1,4 +1,4 @@
-// relabelled: a schedule with its micro-batches renumbered in the order in which each stage takes
+// relabeled: a schedule with its micro-batches renumbered in the order in which each stage takes
 // them.
 #ifndef GPIPE_SCHEDULE_RELABEL_H_
 #define GPIPE_SCHEDULE_RELABEL_H_
@@ -18,10 +18,16 @@ namespace gpipe {
 //
 // Otherwise the result is nullopt: with the new numbers a table that is made for another order of
 // micro-batches may wait, or deadlock, or have a whole backward between the halves of another.
-// Halves of schedules (Schedule::only) may be relabelled, too.
+// Halves of schedules (Schedule::only) may be relabeled, too.
 //
 // Throws std::invalid_argument if the schedule does not verify with buffered sends.
-std::optional<Schedule> relabelled(const Schedule& schedule);
+std::optional<Schedule> relabeled(const Schedule& schedule);
+
+// The old name of relabeled(), kept for programs that use it.
+[[deprecated("use relabeled")]] inline std::optional<Schedule> relabelled(
+    const Schedule& schedule) {
+  return relabeled(schedule);
+}
 
 }  // namespace gpipe
 

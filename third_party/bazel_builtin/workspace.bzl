@@ -54,7 +54,7 @@ _RULES_CC_NAMES = [
     "objc_library",
 ]
 
-# Those that rules_cc also has in a file each.
+# The rules that rules_cc also has in a file each.
 _RULES_CC_FILES = [
     "cc_binary",
     "cc_import",

@@ -262,7 +262,7 @@ TEST(MicroBatchLoss, RefusesALossThatIsNotARealNumberWithAGradient) {
   EXPECT_EQ(text([](const Tensors& o, const Tensors&) { return o[0].sum().view({1}); }), "");
 }
 
-// Only outputs that are kept must be joined, so only there a scalar is refused.
+// Only outputs that are kept must be joined, so a scalar is refused only then.
 TEST(MicroBatchLoss, RefusesOutputsWithoutTheRowsOfTheMicroBatch) {
   bool called = false;
   const LossFn loss_fn = [&](const Tensors& outputs, const Tensors&) {

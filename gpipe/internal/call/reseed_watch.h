@@ -1,4 +1,4 @@
-// ReseedWatch: whether LibTorch's generator was seeded during a run.
+// ReseedWatch: notices that LibTorch's generator was seeded during a run.
 #ifndef GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
 #define GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
 
@@ -10,8 +10,8 @@
 
 namespace gpipe::internal {
 
-// Warns, once in a process, that LibTorch's generator was seeded during a run. It cannot
-// tell whether a layer did so or another thread of the caller's.
+// Warns, once in a process, that LibTorch's generator was seeded during a run. It cannot tell
+// whether a layer or another thread of the caller did so.
 class ReseedWatch {
  public:
   ReseedWatch() = default;

@@ -15,7 +15,7 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
   Action action = *failure.action;
   if (const auto early = stages_[action.stage].early_recompute()) action.micro_batch = *early;
-  // The stage has run nothing since.
+  // The stage has run nothing since the failure, so it still knows its last layer.
   const Stage& stage = stages_[action.stage];
   const std::string layer = stage.current_layer();
   const std::string type = stage.current_layer_type();

@@ -138,7 +138,7 @@ TEST_P(AnySize, RunsAndAscends) {
       EXPECT_EQ(schedule.micro_batches(), m);
       const ScheduleFacts facts = schedule.verify(Sends::kBuffered);
       EXPECT_TRUE(facts.ascending);
-      EXPECT_EQ(relabelled(schedule), schedule) << "there is nothing to relabel";
+      EXPECT_EQ(relabeled(schedule), schedule) << "there is nothing to relabel";
       EXPECT_EQ(GetParam().make(p, m, {}), schedule) << "the same each time";
     }
   }

@@ -535,7 +535,7 @@ double link_slack(const Schedule& schedule, const SearchOptions& options, double
   const Workload workload = workload_of(options);
   if (!check_matches("link_slack", schedule, options).ascending) {
     throw std::invalid_argument(
-        "link_slack: the schedule is not ascending (ScheduleFacts); relabelled() may help");
+        "link_slack: the schedule is not ascending (ScheduleFacts); relabeled() may help");
   }
   if (std::isnan(deadline)) {
     throw std::invalid_argument("link_slack: the deadline is not a number; give a time");

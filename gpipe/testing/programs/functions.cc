@@ -12,7 +12,7 @@
 
 #include "gpipe/checkpoint.h"
 #include "gpipe/internal/tensors/value.h"
-#include "gpipe/testing/programs/catalogue.h"
+#include "gpipe/testing/programs/catalog.h"
 #include "gpipe/testing/programs/expression.h"
 #include "tied/tied_layer.h"
 

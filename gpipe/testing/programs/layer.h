@@ -110,7 +110,7 @@ torch::nn::AnyModule function_module(ValueKind in, ValueKind out, Body body);
 // A random kind of value that can hold `count` values.
 ValueKind pick_kind(Random& random, size_t count);
 
-// `text` with the variables of the catalogue (channels, last, width) replaced by their values.
+// `text` with the variables of the catalog (channels, last, width) replaced by their values.
 std::string with_numbers(std::string text, int64_t channels, int64_t last, int64_t width);
 
 std::string shape_text(at::IntArrayRef shape);

@@ -9,7 +9,7 @@
 
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/autocast_scope.h"
-#include "gpipe/testing/programs/catalogue.h"
+#include "gpipe/testing/programs/catalog.h"
 
 namespace gpipe::testing::programs {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "gpipe/internal/tensors/value.h"
-#include "gpipe/testing/programs/catalogue.h"
+#include "gpipe/testing/programs/catalog.h"
 #include "skip/tracker.h"
 
 namespace gpipe::testing::programs {

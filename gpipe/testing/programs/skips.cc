@@ -4,7 +4,7 @@
 
 #include "gpipe/internal/tensors/value.h"
 #include "gpipe/testing/plain_model.h"
-#include "gpipe/testing/programs/catalogue.h"
+#include "gpipe/testing/programs/catalog.h"
 #include "gpipe/testing/programs/expression.h"
 #include "skip/skippable.h"
 

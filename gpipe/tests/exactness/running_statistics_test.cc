@@ -612,13 +612,14 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   const std::vector<torch::Tensor> after = module->buffers();
   for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
-  // The average of the same rows once more would be the same, except for rounding.
+  // Other rows than before (`input + 1`): the same rows would change the statistics by rounding
+  // only.
   train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
 }
 
-// LibTorch sums a channels-last input by threads, so that their number decides about last bits. The
-// statistics of a shared norm are updated at the end of a call, on the caller's thread.
+// LibTorch sums a channels-last input by threads, so the number of threads decides about last bits.
+// The statistics of a shared norm are updated at the end of a call, on the caller's thread.
 TEST(RunningStatisticsOfAChannelsLastInput, AreThoseOfTheStagesThreads) {
   struct Normed : nn::Module {
     explicit Normed(nn::BatchNorm2d norm) : norm(register_module("norm", std::move(norm))) {}

@@ -1,8 +1,8 @@
-// Catalogue: draws the layers of random programs.
+// Catalog: draws the layers of random programs.
 //
 // Each function draws a layer that may fit the state; the caller tries it out.
-#ifndef GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
-#define GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
+#ifndef GPIPE_TESTING_PROGRAMS_CATALOG_H_
+#define GPIPE_TESTING_PROGRAMS_CATALOG_H_
 
 #include <cstdint>
 #include <optional>
@@ -48,4 +48,4 @@ Layer with_own_state(Layer layer, OwnState state);
 
 }  // namespace gpipe::testing::programs
 
-#endif  // GPIPE_TESTING_PROGRAMS_CATALOGUE_H_
+#endif  // GPIPE_TESTING_PROGRAMS_CATALOG_H_
