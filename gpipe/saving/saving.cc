@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/grad_scaler.h"
+#include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/saving/checkpoint_files.h"
@@ -467,7 +469,9 @@ struct Saving : ModelParts {
   }
 };
 
-void save(const Saving& saving, const Progress& progress, const std::string& path) {
+// `begin`: called before the optimizer is read.
+void save(const Saving& saving, const Progress& progress, const std::string& path,
+          const std::function<void()>& begin = nullptr) {
   if (saving.world.replicas() > 1) {
     try {
       (void)saving.pipe->parameter_hash();
@@ -478,13 +482,22 @@ void save(const Saving& saving, const Progress& progress, const std::string& pat
     }
   }
   internal::in_call(saving.processes, [&] {
+    const internal::BetweenRuns between(saving.pipe->pipeline());
+    if (begin != nullptr) begin();
     saving.save(progress, path);
     return true;
   });
 }
 
-Progress load(const Saving& saving, const std::string& path) {
-  return internal::in_call(saving.processes, [&] { return saving.load(path); });
+// `end`: called when the optimizer is read.
+Progress load(const Saving& saving, const std::string& path,
+              const std::function<void()>& end = nullptr) {
+  return internal::in_call(saving.processes, [&] {
+    const internal::BetweenRuns between(saving.pipe->pipeline());
+    Progress progress = saving.load(path);
+    if (end != nullptr) end();
+    return progress;
+  });
 }
 
 }  // namespace
@@ -499,8 +512,8 @@ void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Prog
 
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  optimizer.give_options();
-  save(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, progress, path);
+  save(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, progress, path,
+       [&] { optimizer.give_options(); });
 }
 
 bool check_checkpoint_path(const std::string& path) {
@@ -522,14 +535,16 @@ Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const 
 }
 
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
-  Progress progress = load(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, path);
-  optimizer.take_options();
-  return progress;
+  return load(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, path,
+              [&] { optimizer.take_options(); });
 }
 
 Progress load_weights(GPipe& pipe, const std::string& path) {
   const ModelParts parts{pipe};
-  return internal::in_call(parts.processes, [&] { return parts.load_weights(path); });
+  return internal::in_call(parts.processes, [&] {
+    const internal::BetweenRuns between(pipe->pipeline());
+    return parts.load_weights(path);
+  });
 }
 
 Progress read_progress(const std::string& path) {

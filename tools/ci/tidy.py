@@ -113,7 +113,7 @@ def tidy(source, files, folder, deadline):
     begin = time.monotonic()
     if deadline is not None and begin > deadline:
         return None
-    command = ["clang-tidy", "--quiet", "-p", folder]
+    command = ["clang-tidy", "--quiet", "--extra-arg=-Wthread-safety", "-p", folder]
     if all(name.endswith(("_test.cc", "_benchmark.cc")) for name in files):
         command.append("--checks=-performance-*")  # A test may copy what reads better copied.
     try:

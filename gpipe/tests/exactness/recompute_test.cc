@@ -776,6 +776,28 @@ TEST(Recompute, ThatFailsLeavesBuffersAsTheyWere) {
   EXPECT_EQ(pipe->buffers()[0].item<double>(), 1);
 }
 
+// A large buffer that no forward has changed for long is not copied any more.
+TEST(Recompute, ThatFailsNamesABufferThatItCannotPutBack) {
+  bool fails = false;
+  const auto halve = [&](WriterImpl& self, const Tensor&) {
+    if (fails) self.own[0].mul_(0.5);
+  };
+  const auto fail = [&](const Tensor& x) {
+    if (fails) throw std::runtime_error("no memory");
+    return x * 1;
+  };
+  GPipe pipe(nn::Sequential(Writer(std::vector<Tensor>{torch::ones({4000})}, halve, as_it_is),
+                            layer<Tensor, Tensor>(fail)),
+             cpu_options({2}).chunks(4).checkpoint(Checkpoint::kAlways));
+  Tensor output;
+  for (int k = 0; k < 20; ++k) output = pipe->forward(torch::randn({4, kWidth}));
+  fails = true;
+  EXPECT_THAT([&] { output.sum().backward(); },
+              ThrowsMessage<std::runtime_error>(
+                  AllOf(HasSubstr("no memory"), HasSubstr("had changed the buffer '0.inner.b0'"),
+                        HasSubstr("former value is not known"))));
+}
+
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
   const Tensor shared = torch::zeros({kWidth});
   const auto write = [](WriterImpl& self, const Tensor& x) { self.own[0].add_(x.mean(0)); };
