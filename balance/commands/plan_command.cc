@@ -126,7 +126,9 @@ int64_t parse_bytes(const std::string& text) {
   double number = 0;
   const bool is_number = absl::SimpleAtod(text.substr(0, end), &number);
   const double bytes = found == kUnits.end() ? 0.0 : number * found->second;
-  if (!is_number || !(bytes >= 1 && bytes <= 1e18)) {
+  // A small number alone has lost its unit: no device has so few bytes.
+  const bool is_bare = unit.empty() && bytes < 0x1p20;
+  if (!is_number || is_bare || !(bytes >= 1 && bytes <= 1e18)) {
     throw command::wrong_value("memory", text, "give a size such as 22GiB or 500MiB");
   }
   return std::llround(bytes);

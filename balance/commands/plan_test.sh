@@ -16,7 +16,7 @@ expect_mistake "did you mean --devices?" "${tiny[@]}" --devicess=2
 expect_mistake "--devices=0: give a number from 1" "${tiny[@]}" --devices=0
 expect_mistake "--devices=65: give a number from 1 to 64" "${tiny[@]}" --devices=65
 expect_mistake "resnet:1,1,1,1 has 51 layers only" --model=resnet:1,1,1,1 --devices=52
-for wrong in 0 -1 nan 22Gigs GiB; do
+for wrong in 0 -1 6 nan 22Gigs GiB; do
   expect_mistake "give a size such as 22GiB" "${tiny[@]}" --devices=2 --memory=$wrong
 done
 expect_mistake "'5' is not a number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
