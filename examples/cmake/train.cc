@@ -1,5 +1,5 @@
-// Trains a small network, alone or over processes, and prints its losses and a hash of its parameters, which are the same
-// for any number of processes:
+// Trains a small network, alone or over processes, and prints its losses and a hash of its
+// parameters, which are the same for any number of processes:
 //
 //   cmake -B build -DCMAKE_PREFIX_PATH=PREFIX && cmake --build build
 //   build/train
@@ -29,8 +29,8 @@ int main() {
   };
 
   // Two stages. In two processes each has one.
-  gpipe::GPipe pipe(
-      model, gpipe::GPipeOptions({2, 2}).chunks(4).cpu_threads_per_stage(1).world(world));
+  gpipe::GPipe pipe(model,
+                    gpipe::GPipeOptions({2, 2}).chunks(4).cpu_threads_per_stage(1).world(world));
   torch::optim::Adam optimizer(pipe->local_parameters(), 0.05);
   double loss = 0;
   for (int step = 0; step < 100; ++step) {

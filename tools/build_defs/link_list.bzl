@@ -4,20 +4,20 @@ load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 
 def _impl(ctx):
-    own = ctx.label.workspace_name
+    own = ctx.label.workspace_root  # external/gpipe, or nothing in GPipe's own workspace
+    begin = "../%s/" % own.split("/")[-1] if own else ""
     merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     lines = []
     files = []
     for header in merged.compilation_context.headers.to_list():
-        if header.owner.workspace_name == own and header.extension == "h" and header.is_source:
-            name = header.short_path[len("../%s/" % own):] if own else header.short_path
-            lines.append(["header", name, header.short_path])
+        if header.owner.workspace_root == own and header.extension == "h" and header.is_source:
+            lines.append(["header", header.short_path[len(begin):], header.short_path])
             files.append(header)
     for linked in merged.linking_context.linker_inputs.to_list():
         for library in linked.libraries:
             archive = library.pic_static_library or library.static_library
             if archive:
-                package = linked.owner.package if linked.owner.workspace_name == own else "third_party"
+                package = linked.owner.package if linked.owner.workspace_root == own else "third_party"
                 lines.append(["archive", package, "whole" if library.alwayslink else "as needed", archive.short_path])
                 files.append(archive)
         for flag in linked.user_link_flags:

@@ -186,6 +186,7 @@ def main() -> None:
         section = re.search(rf"^version {re.escape(torch['version'])} .*$", versions.read_text(), re.MULTILINE)
         (config / "versions.txt").write_text(f"# The LibTorch that this gpipe was built for.\n{section[0]}\n")
         values = settings(links, torch, libraries, run("ldd", "gpipe/distributed/launch"))
+        values["PUBLIC"] = " ".join(sorted({name.split("/")[0] for name in headers} & set(libraries)))
         fill(here / "config.cmake.in", config / "gpipe-config.cmake", values)
         fill(here / "version.cmake.in", config / "gpipe-config-version.cmake", values)
         fill(here / "gpipe.pc.in", prefix / "lib/pkgconfig/gpipe.pc", values)

@@ -51,14 +51,18 @@ expect 0 "Build files have been written" cmake -S example -B example/build -DCMA
 expect 0 "Built target train" cmake --build example/build
 example/build/train >alone || fail "train alone: exit code $?"
 "${prefix}/bin/launch" --processes=2 -- example/build/train >together || fail "train over two processes: exit code $?"
-grep -q "processes 1" alone && grep -q "processes 2" together || fail "the numbers of processes: $(cat alone together)"
+[[ "$(<alone)" == *"processes 1"* && "$(<together)" == *"processes 2"* ]] || fail "other processes: $(cat alone together)"
 [[ "$(sed -n 's/.*hash //p' alone)" == "$(sed -n 's/.*hash //p' together)" ]] || fail "other hashes: $(cat alone together)"
 # What registers itself is there, though nothing refers to it.
 object="$(nm "${prefix}/lib/libgpipe_registered.a" | sed -n 's/.* t \(_GLOBAL__sub_I_.*\)/\1/p')"
 [[ -z ${object} ]] || grep -qF "${object}" <(nm example/build/train) || fail "${object} was not linked"
 
+# The guide shows the example's CMakeLists.txt.
+# shellcheck disable=SC2016
+diff <(sed -n '/^```cmake/,/^```$/{/^```/d;p}' "${files}/docs/guide/38-cmake.md") example/CMakeLists.txt || fail "chapter 38 shows another CMakeLists.txt"
+
 # The README's program, without optimization and assertions on, and the public headers with all libraries.
-project programs 'project(programs CXX)' 'find_package(gpipe 0.1 REQUIRED)' \
+project programs 'project(programs CXX)' 'find_package(gpipe 0.1 REQUIRED COMPONENTS balance)' \
   'add_executable(quickstart quickstart.cc)' 'target_link_libraries(quickstart gpipe::gpipe)' \
   'add_executable(headers headers.cc)' \
   'target_link_libraries(headers gpipe::balance gpipe::diagnose gpipe::meta gpipe::models gpipe::safetensors gpipe::skip)' \
@@ -95,10 +99,14 @@ refused() {
   rm -rf wrong-build
   expect 1 "$1" env HOME="${TEST_TMPDIR}/nobody" GPIPE_CACHE="${TEST_TMPDIR}/no-cache" PATH="${TEST_TMPDIR}/bin:${PATH}" \
     cmake -S "$2" -B wrong-build "-DCMAKE_PREFIX_PATH=${prefix}" "${@:3}"
+  [[ $(grep -c "^CMake Error" log) -eq 1 ]] || fail "more than one error: $(cat log)"
 }
 make_torch() { # FOLDER VERSION
+  local -a parts
+  IFS=. read -r -a parts <<<"$2"
   mkdir -p "$1"/{lib,include/{ATen/core,torch/headeronly,torch/csrc/api/include/torch}}
-  printf '#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n' ${2//./ } >"$1/include/torch/headeronly/version.h"
+  printf '#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n' \
+    "${parts[@]}" >"$1/include/torch/headeronly/version.h"
   touch "$1/include/ATen/core/Tensor.h" "$1/include/torch/csrc/api/include/torch/torch.h" "$1/lib/libtorch.so"
   echo "$2" >"$1/lib/libtorch_cpu.so"
   echo __cxx11 >"$1/lib/libc10.so"
@@ -126,6 +134,8 @@ project old-compiler 'project(old CXX)' 'set(CMAKE_CXX_COMPILER_VERSION 5.4.0)' 
 refused "is gcc 5.4.0, whose standard library is older: give -DCMAKE_CXX_COMPILER=" old-compiler
 project no-language 'project(no NONE)' 'find_package(gpipe REQUIRED)'
 refused "gpipe is C++: call project(NAME CXX) before find_package(gpipe)" no-language
+project no-component 'project(component CXX)' 'find_package(gpipe REQUIRED COMPONENTS models unet)'
+refused "gpipe has no component unet: there are balance diagnose gpipe meta models safetensors skip, which" no-component
 project later-version 'project(later CXX)' 'find_package(gpipe 7 REQUIRED)'
 refused 'compatible with requested version "7"' later-version
 project no-library 'project(library CXX)' 'set(CMAKE_FIND_LIBRARY_SUFFIXES .none)' 'find_package(gpipe REQUIRED)'
