@@ -29,17 +29,18 @@ struct Batch {
 // number alone, so a run that is resumed goes on with the data that it would have had.
 class PackedRows {
  public:
-  // Writes the tokens of piece 0, 1, ... and their targets, as many as the piece has.
+  // Writes one piece (a run of tokens of one document): its tokens to `ids`, and as many targets to
+  // `targets`. `piece` counts from 0.
   using Fill = std::function<void(int64_t piece, int64_t* ids, int64_t* targets)>;
 
-  // `lengths`: the tokens of each piece; `length`: those of a row; `padding`: the token in padding.
-  // `packed`: several pieces in a row, if they fit; otherwise one. In training each epoch has the
-  // pieces in another order, drawn from the seed. Throws c10::ValueError for no piece, and for one
-  // that is longer than a row.
+  // `lengths`: the tokens of each piece; `length`: the tokens of a row; `padding`: the token that
+  // fills a row. `packed`: a row has several pieces, if they fit; otherwise it has one. In training
+  // each epoch has the pieces in another order, drawn from the seed. Throws c10::ValueError if
+  // there is no piece, or if a piece is longer than a row.
   PackedRows(std::vector<int64_t> lengths, int64_t length, int64_t padding, bool packed,
              uint64_t seed, Fill fill);
 
-  // `rows` rows from row `first` on, counted from the begin of the first epoch.
+  // `rows` rows from row `first` on, counted from the beginning of the first epoch.
   Batch training(int64_t first, int64_t rows);
   // How many rows there are from row `first` to the end of its epoch.
   int64_t left_in_epoch(int64_t first);

@@ -1,6 +1,6 @@
 """What a BUILD file, a .bzl file and a MODULE.bazel file find in Bazel 7, 8 and 9.
 
-Of each version it is the oldest release that MODULE.bazel admits: 7.2.1, 8.0.0, 9.0.0. Facts are from Bazel's reference
+The release that stands for a version is the oldest that MODULE.bazel admits: 7.2.1, 8.0.0, 9.0.0. Facts are from Bazel's reference
 for these versions (globals of BUILD, .bzl and MODULE.bazel files, `native`) and its release notes. A name that nobody
 here needs may be missing: then a file that uses it fails, and the name is to be added once its documentation was read.
 """

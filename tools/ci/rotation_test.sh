@@ -78,12 +78,12 @@ try() {
   done
 }
 
-try "no record, and no time for a part" one 41 "part 1: not begun: no time was left" "!bazel: " \
+try "no record, and no time for a part" one 41 "part 1: not begun, because no time was left" "!bazel: " \
   "NOTE: asan and ubsan: 0 of 9 tests were seen in this run, 9 in none of the last three" "NOT SEEN: //p: a b c d e f" \
   "NOT SEEN: //q: x y z"
 echo p/c.cc >"${root}/diff"
-try "what is near has more time, and no more" one 61 "near what changed: not begun: no time was left" "!bazel: "
-try "the nearest only" one 41 "bazel: //p:c //p:d " "part 1: not begun" "2 of 9 tests were seen in this run, 7 in none"
+try "tests near the change get more time, but a limited one" one 61 "tests near the change: not begun, because no time was left" "!bazel: "
+try "the nearest only" one 41 "bazel: //p:c //p:d " "part 1: not begun, because" "2 of 9 tests were seen in this run, 7 in none"
 # From here on, git is asked for the changes since the last run.
 : >"${root}/diff"
 try "a third, the longest unseen first" one 5 "since one (the last that sanitizers saw)" "bazel: //p:a //p:b //p:e " "!bazel: //p:f" \
@@ -96,7 +96,7 @@ try "around" one 5 "bazel: //p:a //p:b //p:e " "0 in none" "!NOT SEEN"
 echo p/c.cc >"${root}/diff"
 echo //p:d >"${root}/bad"
 try "a change, and a test that fails" two 5 "1 C++ files changed since one (the" "bazel: //p:c //p:d " "bazel: //p:f //q:x //q:y " "bazel: //q:z " \
-  "FAILED: asan and ubsan, near what changed: //p:d FAILED" "5 of 9 tests were seen in this run, 0 in none"
+  "FAILED: asan and ubsan, tests near the change: //p:d FAILED" "5 of 9 tests were seen in this run, 0 in none"
 : >"${root}/bad"
 try "the change has not been seen whole" three 5 "1 C++ files changed since one (the" "bazel: //p:c //p:d "
 : >"${root}/diff"
@@ -107,7 +107,7 @@ printf '//q:%s\n' x y z >>"${root}/slow"
 for _ in 1 2; do try "nothing is reached" four 5 "0 of 9 tests were seen in this run"; done
 try "unseen for three runs" four 5 "9 in none of the last three"
 : >"${root}/slow"
-FREE=5000000 try "no disk" four 5 "part 1: not begun: only 4 GiB of disk are free" "!bazel: "
+FREE=5000000 try "no disk" four 5 "part 1: not begun, because only 4 GiB of disk are free" "!bazel: "
 NO_QUERY=1 try "Bazel does not know its tests" four 5 "FAILED: asan and ubsan: which tests" "!bazel: "
 rm "${root}/cache/sanitizers-seen.json"
 echo "half a rec" >"${root}/cache/sanitizers-seen.json"

@@ -43,14 +43,14 @@ check "asan and ubsan: which tests" plan
 
 for batch in "${lists}"/[0-9]; do
   name="asan and ubsan, part ${batch##*/}" end=40
-  [[ ${batch} != */0 ]] || name="asan and ubsan, near what changed" end=60
+  [[ ${batch} != */0 ]] || name="asan and ubsan, tests near the change" end=60
   [[ -s ${batch} ]] || continue
   seconds=$((end * 60 - $(elapsed)))
   free="$(free_gib .)"
   if [[ ${seconds} -lt 60 ]]; then
-    note "${name}: not begun: no time was left"
+    note "${name}: not begun, because no time was left"
   elif [[ ${free:-99} -lt 10 ]]; then
-    note "${name}: not begun: only ${free} GiB of disk are free"
+    note "${name}: not begun, because only ${free} GiB of disk are free"
   else
     tests "${name}" . "${sanitized[@]}" --target_pattern_file="${batch}"
     rotation seen "${scratch}/events"

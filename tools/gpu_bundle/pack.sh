@@ -15,7 +15,7 @@ for word; do
     --output=*) output="${word#*=}" ;;
     --most_mib=*) most_mib="${word#*=}" ;;
     --help)
-      echo "usage: tools/bazel run -c opt //tools/gpu_bundle -- [--output=FILE.tar.xz] [--most_mib=60]"
+      echo "usage: tools/bazel run //tools/gpu_bundle -- [--output=FILE.tar.xz] [--most_mib=60]"
       exit 0
       ;;
     -*)
