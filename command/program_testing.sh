@@ -21,8 +21,9 @@ expect_mistake() {
   if grep -q "samples/sec" "$work/mistake.log"; then fail "something ran for $*"; fi
 }
 
-# expect_mistake_of_ranks PROCESSES TEXT COMMAND...: the same for PROCESSES processes that $launch
-# starts, of which only one reports the mistake.
+# expect_mistake_of_ranks PROCESSES TEXT COMMAND...: expects a usage mistake, as expect_mistake
+# does, of a command that $launch starts in PROCESSES processes. Only one of them reports the
+# mistake.
 expect_mistake_of_ranks() {
   local processes=$1 text=$2 ranks
   shift 2

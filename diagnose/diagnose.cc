@@ -301,6 +301,7 @@ class Measurements {
                                   if (check) check();
                                 })
                                 .cpu_threads(pipe_->cpu_threads_per_stage())
+                                .deferred_batch_norm(pipe_->deferred_batch_norm())
                                 .keep_together(options_.keep_together()));
   }
 
@@ -311,6 +312,7 @@ class Measurements {
                              .chunks(chunks)
                              .shared_inputs(pipe_->shared_inputs())
                              .checkpoint(Checkpoint::kNever)
+                             .deferred_batch_norm(pipe_->deferred_batch_norm())
                              .cpu_threads_per_stage(pipe_->cpu_threads_per_stage()));
   }
 

@@ -469,6 +469,21 @@ TEST(Diagnose, DeferredBatchNormsStatisticsAreAsBefore) {
   expect_same(State(pipe), before);
 }
 
+// The moments of a micro-batch, in double, are there until the mini-batch's end.
+TEST(Diagnose, BatchNormsAreMeasuredAsThePipelineHasThem) {
+  static constexpr int64_t kChannels = 4096;
+  const auto memory = [](bool deferred) {
+    nn::Sequential model(nn::Linear(2, kChannels), nn::BatchNorm1d(kChannels));
+    const GPipe pipe(model,
+                     GPipeOptions({2}).devices(cpus(1)).chunks(2).deferred_batch_norm(deferred));
+    EXPECT_EQ(pipe->deferred_batch_norm(), deferred);
+    return diagnose(pipe, {at::rand({8, 2})}, {}, sum, DiagnoseOptions().seconds(1e-4))
+        .partitions.at(0)
+        .memory;
+  };
+  EXPECT_GE(memory(true) - memory(false), 2 * kChannels * int64_t{sizeof(double)});
+}
+
 TEST(Diagnose, TiedWeightsMayBeAnywhere) {
   nn::Linear first(2, 2);
   nn::Sequential model(first, nn::Linear(2, 2), TiedProduct(first->weight));

@@ -62,8 +62,9 @@ using LayerInit =
 // be {}. Results are bitwise those of one process. An error in one process is thrown there as in a
 // run of one process, and in the others as gpipe::distributed::DistributedFailure.
 //
-// Thread-safety: calls from several threads run one after another. Not callable from inside a layer
-// of a pipeline.
+// Thread-safety: calls from several threads run one after another, also those of other functions
+// that take the pipeline (save_checkpoint, load_weights, ZeroOptimizer::step). Not callable from
+// inside a layer of a pipeline.
 //
 // Example:
 //   gpipe::GPipe pipe(model, gpipe::GPipeOptions({4, 4}).chunks(8));
@@ -159,6 +160,8 @@ class GPipeImpl : public torch::nn::Module {
   int64_t groups() const { return groups_; }
   // GPipeOptions::shared_inputs.
   const std::vector<int64_t>& shared_inputs() const { return shared_inputs_; }
+  // GPipeOptions::deferred_batch_norm.
+  bool deferred_batch_norm() const { return deferred_batch_norm_; }
   // The processes that it runs over.
   const World& world() const { return world_; }
   // Intra-op threads of each stage on the CPU.
@@ -188,7 +191,8 @@ class GPipeImpl : public torch::nn::Module {
   // runs anything does not change this.
   std::optional<Failure> last_failure() const;
 
-  // How each partition uses GPipeOptions::graphs; empty without that option.
+  // How each partition uses GPipeOptions::graphs; empty without that option. Throws c10::ValueError
+  // inside a layer, a hook or an observer.
   std::vector<GraphUse> graph_use() const;
 
   // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
@@ -213,9 +217,11 @@ class GPipeImpl : public torch::nn::Module {
 
   void pretty_print(std::ostream& stream) const override;
 
+  // For the library's own functions; null for a model without layers.
+  internal::Pipeline* pipeline() const { return pipeline_.get(); }
+
  private:
-  friend class StageMemory;    // reads pipeline_, to know the stages
-  friend class ZeroOptimizer;  // uses call_name() and pipeline_
+  friend class ZeroOptimizer;  // uses call_name()
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();

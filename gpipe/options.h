@@ -209,7 +209,7 @@ struct StepOptions {
 
 // The result of a step, or of an evaluation.
 struct StepResult {
-  double loss = 0;  // of the mini-batch: see StepOptions::reduction
+  double loss = 0;  // the mini-batch's loss: see StepOptions::reduction
   Tensors outputs;  // detached, joined; empty unless StepOptions::keep_outputs
   // [micro-batch] What the loss function returned, also where its weight is 0
   // (StepOptions::weight).

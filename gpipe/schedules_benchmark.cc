@@ -1,7 +1,7 @@
 // Runs every named schedule with layers that sleep, so that eight workers fit on any number of
 // cores.
 //
-// tools/bazel run -c opt //gpipe:schedules_benchmark
+// tools/bazel run //gpipe:schedules_benchmark
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>

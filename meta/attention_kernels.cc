@@ -22,8 +22,9 @@ at::Tensor rows_before_heads(const at::Tensor& x, int64_t dim) {
 }
 at::Tensor rows_before_heads(const at::Tensor& x) { return rows_before_heads(x, x.size(3)); }
 
-// The memory that the CPU's kernels have while they run: for each thread, `copies` of a block of
-// weights. The number of rows decides how LibTorch cuts them into blocks.
+// The scratch memory of LibTorch's attention kernels on the CPU. Each thread has `copies` blocks of
+// attention weights, and `more_per_row` numbers for each row of a block. LibTorch chooses a block's
+// rows by the number of rows of the query.
 at::Tensor blocks_of_threads(const at::Tensor& query, const at::Tensor& key, int64_t copies,
                              int64_t more_per_row) {
   const int64_t all = query.size(2);
@@ -50,7 +51,7 @@ Tensors flash_for_cpu_backward(const Arguments& in) {
 Tensors flash_on_cuda_backward(const Arguments& in) {
   const at::Tensor query = in.tensor("query"), key = in.tensor("key"), value = in.tensor("value");
   Tensors grads = {same_as(query), same_as(key), same_as(value)};
-  // Tensors of the kernel while it runs: the query's gradient is added up in single precision, and
+  // Scratch tensors of the kernel: the query's gradient is added up in single precision, and
   // grouped heads have their gradients one by one.
   const int64_t rows = rounded_up(query.size(2), 128);
   const int64_t dim = rounded_up(query.size(3), query.size(3) <= 128 ? 32 : 64);
@@ -83,7 +84,7 @@ Tensors efficient_backward(const Arguments& in) {
     sizes.back() = rounded_up(sizes.back(), 16);
     grads[3] = made_like(bias, sizes).narrow(-1, 0, bias.size(-1));
   }
-  // Tensors of the kernel while it runs, as above.
+  // Scratch tensors of the kernel, as above.
   const at::Tensor products =
       made_like(query, {query.size(0), query.size(1), query.size(2)}, at::kFloat);
   at::Tensor sums;

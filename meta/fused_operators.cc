@@ -1,7 +1,10 @@
 #include "meta/fused_operators.h"
 
 #include <ATen/Context.h>
+#include <ATen/native/layer_norm.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -20,6 +23,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/SymIntArrayRef.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -60,7 +64,8 @@ struct Attention {
 
 bool has_unit_stride(const at::Tensor& x) { return x.stride(-1) == 1; }
 
-// Whether the inputs fulfill what both of CUDA's fused kernels require of dense tensors.
+// Whether the inputs meet the requirements that both of CUDA's fused kernels have for dense
+// tensors.
 bool may_be_fused_on_cuda(const Attention& a) {
   return a.all(
              [](const at::Tensor& x) { return x.dim() == 4 && x.size(0) > 0 && x.size(2) > 0; }) &&
@@ -69,7 +74,7 @@ bool may_be_fused_on_cuda(const Attention& a) {
          a.all([&](const at::Tensor& x) { return x.scalar_type() == a.query.scalar_type(); });
 }
 
-// The backend that LibTorch chooses on GPUs from the A100 on, in its default order.
+// The backend that LibTorch chooses on GPUs since the A100, in its default order.
 SDPBackend choice_on_cuda(const Attention& a) {
   const at::Context& context = at::globalContext();
   if (!may_be_fused_on_cuda(a)) return SDPBackend::math;
@@ -235,6 +240,22 @@ at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   return at::native::dropout(input, p, train);
 }
 
+at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                    const OptionalTensor& weight, std::optional<double> eps) {
+  const c10::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(normalized_shape);
+  const at::Tensor scale = weight.value_or(at::Tensor());
+  at::native::_check_layer_norm_inputs(input, sizes, scale, scale);
+  const c10::MemoryFormat format = input.suggest_memory_format();
+  // LibTorch's kernel takes no others.
+  const bool is_fused = meta_target() == c10::kCUDA && !input.is_complex() &&
+                        format != c10::MemoryFormat::ChannelsLast &&
+                        format != c10::MemoryFormat::ChannelsLast3d &&
+                        (!scale.defined() || scale.scalar_type() == input.scalar_type());
+  return std::get<0>(
+      is_fused ? at::_fused_rms_norm(input, sizes, weight, eps)
+               : at::compositeimplicitautograd::_fused_rms_norm(input, sizes, weight, eps));
+}
+
 }  // namespace
 
 void install_fused_operators() {
@@ -249,6 +270,7 @@ void install_fused_operators() {
     library.impl("scaled_dot_product_attention", &scaled_dot_product_attention);
     library.impl("lstm.input", &lstm);
     library.impl("dropout", &dropout);
+    library.impl("rms_norm", &rms_norm);
   }
 }
 

@@ -1,9 +1,11 @@
-// On meta, attention, LSTM and dropout use the kernels of the device that meta stands for.
+// On meta, attention, LSTM, dropout and RMS norm use the kernels of the device that meta stands
+// for.
 
 #include <ATen/Context.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/lstm.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
@@ -173,6 +175,31 @@ TEST_F(FusedOperators, LstmIsOneDnnsOnTheCpu) {
   EXPECT_NE(node(4, 4), "MkldnnRnnLayerBackward0");
 }
 
+// Composed of other operators, a norm keeps its result before the weight, beside its input.
+TEST_F(FusedOperators, RmsNormIsOneKernelOnCuda) {
+  const auto node = [](c10::ScalarType type, c10::ScalarType weight_type, bool has_weight = true) {
+    const at::Tensor x = on_meta({3, 4, 5}, type), weight = on_meta({4, 5}, weight_type);
+    const at::Tensor y = has_weight ? at::rms_norm(x, {4, 5}, weight) : at::rms_norm(x, {4, 5});
+    y.sum().backward();
+    EXPECT_EQ(x.grad().sizes(), x.sizes());
+    EXPECT_EQ(x.grad().scalar_type(), type);
+    if (has_weight) {
+      EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+      EXPECT_EQ(weight.grad().scalar_type(), weight_type);
+    }
+    return y.grad_fn()->name();
+  };
+  constexpr char kFused[] = "FusedRmsNormBackward0";
+  EXPECT_NE(node(at::kFloat, at::kFloat), kFused);
+  const MetaTargetScope target(c10::kCUDA);
+  EXPECT_EQ(node(at::kFloat, at::kFloat), kFused);
+  EXPECT_EQ(node(at::kBFloat16, at::kBFloat16), kFused);
+  EXPECT_EQ(node(at::kFloat, at::kFloat, /*has_weight=*/false), kFused);
+  EXPECT_NE(node(at::kBFloat16, at::kFloat), kFused);
+  EXPECT_THROW(at::rms_norm(on_meta({3, 4}, at::kFloat), {4}, on_meta({3}, at::kFloat)),
+               c10::Error);
+}
+
 TEST_F(FusedOperators, RunWithoutAutograd) {
   const c10::InferenceMode inference;
   for (const c10::DeviceType type : {c10::kCPU, c10::kCUDA}) {
@@ -180,6 +207,7 @@ TEST_F(FusedOperators, RunWithoutAutograd) {
     const at::Tensor x = at::empty({2, 4, 32, 16}, at::TensorOptions(at::kMeta));
     EXPECT_EQ(at::scaled_dot_product_attention(x, x, x).sizes(), x.sizes());
     EXPECT_EQ(at::dropout(x, 0.5, true).sizes(), x.sizes());
+    EXPECT_EQ(at::rms_norm(x, {16}).sizes(), x.sizes());
   }
 }
 

@@ -1,7 +1,7 @@
 // MetaTarget: the type of device that meta tensors stand for.
 //
-// Most operators keep the same tensors on every device. Attention, LSTM and dropout do not:
-// LibTorch fuses them on one device and not on the other (docs/design/meta.md).
+// Most operators keep the same tensors on every device. Attention, LSTM, dropout and RMS norm do
+// not: LibTorch fuses them on one device and not on the other (docs/design/meta_operators.md).
 #ifndef META_META_TARGET_H_
 #define META_META_TARGET_H_
 

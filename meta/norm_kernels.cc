@@ -1,8 +1,11 @@
 #include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
 #include "meta/kernel.h"
+#include "meta/meta_target.h"
 
 namespace gpipe::internal {
 namespace {
@@ -37,13 +40,32 @@ Tensors batch_norm_backward(const Arguments& in) {
   return grads;
 }
 
-Tensors layer_norm(const Arguments& in) {
+// A number for each row that a layer norm or an RMS norm scales.
+at::Tensor row_statistics(const Arguments& in) {
   const at::Tensor input = in.tensor("input");
   std::vector<int64_t> kept = input.sizes().vec();
   const size_t normalized = in.integers("normalized_shape").size();
   std::fill(kept.end() - static_cast<int64_t>(normalized), kept.end(), 1);
-  return {same_as(input, c10::MemoryFormat::Contiguous), statistics(input, kept),
-          statistics(input, kept)};
+  return statistics(input, kept);
+}
+
+Tensors layer_norm(const Arguments& in) {
+  return {same_as(in.tensor("input"), c10::MemoryFormat::Contiguous), row_statistics(in),
+          row_statistics(in)};
+}
+
+Tensors rms_norm(const Arguments& in) {
+  return {same_as(in.tensor("input"), c10::MemoryFormat::Contiguous), row_statistics(in)};
+}
+
+Tensors rms_norm_backward(const Arguments& in) {
+  const at::Tensor input = in.tensor("input");
+  Tensors grads(2);
+  if (in.wants(0)) grads[0] = same_as(input, c10::MemoryFormat::Contiguous);
+  if (in.wants(1)) {
+    grads[1] = parameter_grad(in.tensor("weight"), input, in.integers("normalized_shape"));
+  }
+  return grads;
 }
 
 Tensors layer_norm_backward(const Arguments& in) {
@@ -53,22 +75,48 @@ Tensors layer_norm_backward(const Arguments& in) {
   if (in.wants(0)) grads[0] = same_as(input, c10::MemoryFormat::Contiguous);
   if (in.wants(1)) grads[1] = parameter_grad(in.tensor("weight"), input, sizes);
   if (in.wants(2)) grads[2] = parameter_grad(in.tensor("bias"), input, sizes);
+  // The CPU's kernel has sums of both parameters' gradients for each thread while it runs.
+  at::Tensor sums;
+  if (meta_target() == c10::kCPU && (in.wants(1) || in.wants(2))) {
+    sums = made_like(input, {2, at::get_num_threads(), c10::multiply_integers(sizes)});
+  }
   return grads;
+}
+
+// Whether group norm's kernels have numbers for each row and channel. On CUDA they have none where
+// a channel is one value, as in an input of [rows, channels].
+bool has_channel_sums(const Arguments& in) {
+  return meta_target() == c10::kCPU || in.integer("HxW") != 1;
 }
 
 Tensors group_norm(const Arguments& in) {
   const at::Tensor input = in.tensor("input");
   const std::vector<int64_t> kept = {in.integer("N"), in.integer("group")};
+  // The kernel's own tensors while it runs.
+  Tensors factors;
+  const bool scales = in.tensor("weight").defined() || in.tensor("bias").defined();
+  for (int k = 0; k < 2 && meta_target() == c10::kCUDA && scales && has_channel_sums(in); ++k) {
+    factors.push_back(statistics(input, {in.integer("N"), in.integer("C")}));
+  }
   return {same_as(input, input.suggest_memory_format()), statistics(input, kept),
           statistics(input, kept)};
 }
 
 Tensors group_norm_backward(const Arguments& in) {
   const at::Tensor input = in.tensor("input"), weight = in.tensor("weight");
+  const int64_t rows = in.integer("N"), channels = in.integer("C");
   Tensors grads(3);
   if (in.wants(0)) grads[0] = same_as(input, input.suggest_memory_format());
   for (const int64_t k : {1, 2}) {
-    if (in.wants(k)) grads[k] = parameter_grad(weight, input, {in.integer("C")});
+    if (in.wants(k)) grads[k] = parameter_grad(weight, input, {channels});
+  }
+  // The kernel's own tensors while it runs, whichever gradients are wanted.
+  Tensors sums;
+  const auto add = [&](int64_t columns) { sums.push_back(statistics(input, {rows, columns})); };
+  for (int k = 0; k < 2 && has_channel_sums(in); ++k) add(channels);
+  if (meta_target() == c10::kCUDA && in.wants(0)) {
+    for (int k = 0; k < 2; ++k) add(in.integer("group"));
+    if (has_channel_sums(in) && weight.defined()) add(channels);
   }
   return grads;
 }
@@ -90,6 +138,9 @@ std::vector<MetaKernel> norm_kernels() {
       {"native_group_norm", group_norm},
       {"native_layer_norm_backward", layer_norm_backward},
       {"native_group_norm_backward", group_norm_backward},
+      // CUDA's; elsewhere LibTorch composes RMS norms of other operators (fused_operators.cc).
+      {"_fused_rms_norm", rms_norm},
+      {"_fused_rms_norm_backward", rms_norm_backward},
   };
 }
 

@@ -78,7 +78,7 @@ def exchange(kind, name, settings, dtype, work):
     save_file(inputs, work / "inputs.safetensors")
     subprocess.run([program, base, adapter, work / "inputs.safetensors", out], check=True)
 
-    # What is written is what was read, and peft reads it.
+    # The adapter that was written is the adapter that was read, and peft can read it.
     expect_same(label + ", written", load_file(out / "adapter" / "adapter_model.safetensors"), theirs)
     back = PeftModel.from_pretrained(read(base, dtype), out / "adapter")
     expect_same(label + ", read again", dict(back.state_dict()), dict(model.state_dict()))
@@ -88,7 +88,7 @@ def exchange(kind, name, settings, dtype, work):
         expect(sorted(have[key]) == sorted(want[key]) if lists else have[key] == want[key],
                f"{label}: {key}: {want[key]} became {have[key]}")
 
-    # What is computed.
+    # Compares the logits and the gradients with those that peft computes.
     model.eval()
     model.double()
     logits = model(inputs["ids"]).logits
@@ -105,7 +105,7 @@ def exchange(kind, name, settings, dtype, work):
             largest = max(largest, parameter.grad.abs().max().item())
     expect(not gradients and largest > 0.01, f"{label}: gradients {list(gradients)}, the largest {largest}")
 
-    # What is merged, bit for bit.
+    # Compares the merged weights with peft's, bit for bit.
     PeftModel.from_pretrained(read(base, dtype), adapter).merge_and_unload().save_pretrained(merged)
     ours = load_file(out / "merged" / "model.safetensors")
     expect_same(label + ", merged", ours, load_file(merged / "model.safetensors"))

@@ -13,9 +13,9 @@
 //
 // With --batch each folder in FOLDER is a model, and gets outputs.safetensors (logits in float64,
 // float32 and bfloat16), `gradients`, and the model as it is `written` with the folder that was
-// read, and `complete` without (of a mixture of experts also its balance loss, which is in the
-// gradients); or refused.txt, with the reason. With --logits it gets logits in
-// float32 alone, with --configs only what refuses its config.json.
+// read, and `complete` without (of a mixture of experts also its routers' logits, and its balance
+// loss, which is in the gradients); or refused.txt, with the reason. With --logits it gets logits
+// in float32 alone, with --configs only what refuses its config.json, or `complete`/config.json.
 #include <ATen/Functions.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/utils.h>
@@ -108,6 +108,7 @@ void exchange(const std::string& folder, const std::string& inputs_path) {
     std::vector<at::Tensor> results;
     if (routed) {
       results = model->forward<std::vector<at::Tensor>>(inputs.read("ids"));
+      outputs.emplace_back(prefix + "router_logits", results[1].detach().contiguous());
     } else {
       results = {model->forward(inputs.read("ids"))};
     }
@@ -138,6 +139,14 @@ void compute_logits(const std::string& folder, const std::string& inputs_path) {
   gpipe::safetensors::write(folder + "/outputs.safetensors", {{"logits", logits.contiguous()}});
 }
 
+// What is read of config.json, written as one of its own.
+void write_config(const std::string& folder) {
+  const TransformerOptions options = gpipe::models::read_config(folder);
+  std::filesystem::create_directory(folder + "/complete");
+  std::ofstream(folder + "/complete/config.json")
+      << gpipe::models::config_from_options(options, at::kFloat);
+}
+
 // Calls `each` for the folders in `folder`; the reasons of those that throw are kept there.
 void for_each_folder(const std::string& folder,
                      const std::function<void(const std::string&)>& each) {
@@ -154,7 +163,7 @@ void run_batch(const std::vector<std::string>& arguments) {
   const std::string &mode = arguments.at(1), &folder = arguments.at(2);
   for_each_folder(folder, [&](const std::string& path) {
     if (mode == "--configs") {
-      gpipe::models::read_config(path);
+      write_config(path);
     } else if (mode == "--logits") {
       compute_logits(path, arguments.at(3));
     } else {

@@ -1,4 +1,4 @@
-// shown: a text that was given, as one line of a message, a table or a terminal can show it.
+// shown: makes a text that was given fit into one line of a message, a table or a terminal.
 #ifndef TEXT_SHOWN_H_
 #define TEXT_SHOWN_H_
 
@@ -12,7 +12,7 @@ namespace gpipe::text {
 // A character of a text in UTF-8.
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  // 0: none begins here
+  size_t bytes = 0;  // 0: no character begins here
 };
 // The character that begins at byte `begin`, which must be inside the text.
 Character character_at(std::string_view text, size_t begin);
@@ -20,22 +20,23 @@ Character character_at(std::string_view text, size_t begin);
 // The first byte with which no character begins; the number of bytes if the text is UTF-8.
 size_t utf8_bytes(std::string_view text);
 
-// The letters that a text may hold besides.
+// The characters that shown() leaves as they are.
 enum class Letters : uint8_t {
   kAll,        // any letter that is printed
-  kAscii,      // none beyond ASCII, of which some only look like a digit
+  kAscii,      // ASCII only: some other characters look like a digit
   kAllOfLines  // any letter, tabs and line breaks
 };
 
-// The text with \x00 to \xff for each byte that is not a printed letter: control characters, at
-// which a message would end (zero), a table break (a line break) or a terminal change its colors;
-// bytes that are not UTF-8; and characters that reorder or break a line.
+// The text with \x00 to \xff for each byte that does not belong to a printed letter: control
+// characters, because a zero would end a message, a line break would break a table, and others
+// change a terminal's colors; bytes that are not UTF-8; and characters that reorder or break a
+// line.
 std::string shown(std::string_view text, Letters letters = Letters::kAll);
 
-// The same in quotes, however long it is: a name, which must be whole to be found.
+// shown() in quotes, however long it is. For a name, which must be whole to be found.
 std::string in_quotes(std::string_view text, Letters letters = Letters::kAll);
 
-// The same in quotes; of a long text the first 80 bytes and "...".
+// shown() in quotes. A long text is cut after 80 bytes, with "..." behind.
 std::string quoted(std::string_view text, Letters letters = Letters::kAll);
 
 }  // namespace gpipe::text

@@ -502,7 +502,7 @@ class Search {
       device.peak.by_use[static_cast<size_t>(MemoryUse::kData)] += left_out[d];
       const int64_t without_limit = device.reserved;
       const int64_t room = room_[d] - left_out[d];
-      // A capacity of 0 would be no limit.
+      // A capacity of 0 would mean "unlimited".
       device.reserved = without_limit <= room ? without_limit
                         : room <= 0           ? -1
                                               : peak_reserved(fit.plan.trace, room)[d];

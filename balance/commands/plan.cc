@@ -18,7 +18,7 @@ CommandFace face() {
   CommandFace face;
   face.examples =
       "  tools/bazel run //balance:plan -- --model=unet:5,64 --devices=8 --memory=22GiB\n"
-      "  tools/bazel run -c opt //balance:plan -- --model=resnet:50 --devices=2 --measure=cpu \\\n"
+      "  tools/bazel run //balance:plan -- --model=resnet:50 --devices=2 --measure=cpu \\\n"
       "      --output=plan.json";
   face.profiling = "//balance";
   face.find_model = [] {

@@ -48,7 +48,7 @@ struct PartitionOptions {
 // `costs[i]`. Returns the number of layers of each: the `balance` of GPipeOptions.
 //
 // A partition's weight is the sum of its layers' costs. Its time is slowness x weight + the costs
-// of its cuts. Of all cuts that the options allow, the result has
+// of its cuts. Among all cuts that the options allow, the result has
 //   1. the least longest time;
 //   2. then the least sum of weight x time: without options, of squared weights;
 //   3. then the least sum of squared numbers of layers;

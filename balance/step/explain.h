@@ -67,7 +67,7 @@ struct PartitionExplanation {
   // what the micro-batches in flight keep (only inputs if they are checkpointed), one recompute,
   // and the largest workspace of a layer.
   int64_t memory = 0;
-  // The parts of `memory`. `fixed`: parameters x param_scale, buffers and workspace. Of each
+  // The parts of `memory`. `fixed`: parameters x param_scale, buffers and workspace. For each
   // micro-batch: what arrives, what is kept in addition for a backward, and the part of both that
   // waits for the second half of a split backward.
   int64_t fixed = 0;

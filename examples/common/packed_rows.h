@@ -1,6 +1,6 @@
-// PackedRows: pieces of documents as rows of tokens to train a language model on.
+// PackedRows: packs pieces of documents into rows of tokens, on which a language model is trained.
 //
-// Rows have several pieces side by side, which do not see each other. The rest of a row is padding,
+// A row has several pieces side by side, which do not see each other. The rest of a row is padding,
 // which does not count.
 #ifndef COMMON_PACKED_ROWS_H_
 #define COMMON_PACKED_ROWS_H_
@@ -25,27 +25,28 @@ struct Batch {
 
 // The mini-batches of a training run, epoch after epoch, or of a validation.
 //
-// Guarantees: the content of a mini-batch depends on the arguments of the constructor and its
-// number alone, so a run that is resumed goes on with the data that it would have had.
+// Guarantees: the content of a mini-batch depends only on its number and the arguments of the
+// constructor. So a run that is resumed goes on with the data that it would have had.
 class PackedRows {
  public:
-  // Writes the tokens of piece 0, 1, ... and their targets, as many as the piece has.
+  // Writes one piece (a run of tokens of one document): its tokens to `ids`, and as many targets to
+  // `targets`. `piece` counts from 0.
   using Fill = std::function<void(int64_t piece, int64_t* ids, int64_t* targets)>;
 
-  // `lengths`: the tokens of each piece; `length`: those of a row; `padding`: the token in padding.
-  // `packed`: several pieces in a row, if they fit; otherwise one. In training each epoch has the
-  // pieces in another order, drawn from the seed. Throws c10::ValueError for no piece, and for one
-  // that is longer than a row.
+  // `lengths`: the tokens of each piece; `length`: the tokens of a row; `padding`: the token that
+  // fills a row. `packed`: a row has several pieces, if they fit; otherwise it has one. In training
+  // each epoch has the pieces in another order, drawn from the seed. Throws c10::ValueError if
+  // there is no piece, or if a piece is longer than a row.
   PackedRows(std::vector<int64_t> lengths, int64_t length, int64_t padding, bool packed,
              uint64_t seed, Fill fill);
 
-  // `rows` rows from row `first` on, counted from the begin of the first epoch.
+  // `rows` rows from row `first` on, counted from the beginning of the first epoch.
   Batch training(int64_t first, int64_t rows);
   // How many rows there are from row `first` to the end of its epoch.
   int64_t left_in_epoch(int64_t first);
 
-  // The same for a validation, in the pieces' own order, each piece once: the number of all rows,
-  // and `rows` rows from row `first` on.
+  // The rows of a validation, which has the pieces in their own order, each once: the number of all
+  // rows, and `rows` rows from row `first` on.
   int64_t validation_rows() const { return static_cast<int64_t>(in_order_.size()); }
   Batch validation(int64_t first, int64_t rows) const;
 

@@ -38,7 +38,7 @@ torch::Tensor square(const gpipe::Tensors& outputs, const gpipe::Tensors& /*targ
   return outputs.at(0).square().mean();
 }
 
-// --- what is measured: layers that sleep, so that the machine's cores do not matter
+// --- The measured layers sleep, so that the machine's cores do not matter.
 
 void sleep_for(double milliseconds) {
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
@@ -474,14 +474,14 @@ const guide::Answer kSplits("23.2", [](std::ostream& out) {
   }
 });
 
-const guide::Answer kRelabelled("23.3", [](std::ostream& out) {
+const guide::Answer kRelabeled("23.3", [](std::ostream& out) {
   const Schedule schedule = Schedule::from_text(
       "stages 2\nmicro_batches 2\n"
       "worker 0: F0.1 F0.0 B0.1 B0.0\n"
       "worker 1: F1.1 B1.1 F1.0 B1.0\n");
   out << schedule.to_text() << "ascending: " << schedule.verify(gpipe::Sends::kBuffered).ascending
-      << "\nrelabelled:\n"
-      << gpipe::relabelled(schedule).value().to_text();
+      << "\nrelabeled:\n"
+      << gpipe::relabeled(schedule).value().to_text();
 });
 
 }  // namespace

@@ -13,9 +13,9 @@ constexpr char kUsage[] =
     "torchgpipe and Huang et al. published. The memory is planned at full size, without\n"
     "the devices, and measured over two training steps at --scale, with\n"
     "--schedule=gpipe as published.\n\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_memory\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --edition=2019-06\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_memory -- --ways=measured \\\n"
+    "  tools/bazel run //experiments/amoebanetd_memory\n"
+    "  tools/bazel run //experiments/amoebanetd_memory -- --edition=2019-06\n"
+    "  tools/bazel run //experiments/amoebanetd_memory -- --ways=measured \\\n"
     "    --scale=full --experiment=pipeline-2 --devices=cuda:0,cuda:1\n\n"
     "Experiments: baseline (naive-1 with --edition=2019-06), pipeline-1, pipeline-2,\n"
     "pipeline-4, pipeline-8.";

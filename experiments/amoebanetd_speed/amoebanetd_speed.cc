@@ -21,9 +21,9 @@ constexpr char kUsage[] =
     "micro-batches, on random images that are made once, and simulates AmoebaNet-D\n"
     "(18, 256) on the published devices; prints the images per second and speed-ups\n"
     "over n2m1 beside those that torchgpipe and Huang et al. published.\n\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_speed\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_speed -- --ways=simulated\n"
-    "  tools/bazel run -c opt //experiments/amoebanetd_speed -- --scale=full \\\n"
+    "  tools/bazel run //experiments/amoebanetd_speed\n"
+    "  tools/bazel run //experiments/amoebanetd_speed -- --ways=simulated\n"
+    "  tools/bazel run //experiments/amoebanetd_speed -- --scale=full \\\n"
     "    --experiment=n2m1,n2m4 --devices=cuda:0,cuda:1\n\n"
     "Experiments: n2m1, n2m4, n2m32, n4m1, n4m4, n4m32, n8m1, n8m4, n8m32.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";

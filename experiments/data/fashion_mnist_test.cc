@@ -138,7 +138,7 @@ TEST_F(FashionMnistTest, DamagedByte) {
 }
 
 TEST_F(FashionMnistTest, OtherFormats) {
-  write(images_, "hello, this is no idx file");
+  write(images_, "hello, this is not an idx file");
   EXPECT_THAT(make(), ThrowsMessage<std::runtime_error>(HasSubstr("not an idx file")));
   gzip(idx({3}, "abc"), images_);
   EXPECT_THAT(make(), ThrowsMessage<std::runtime_error>(HasSubstr("3 dimension(s)")));

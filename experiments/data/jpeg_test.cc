@@ -40,8 +40,8 @@ TEST(ReadJpeg, GivesTheColors) {
 }
 
 TEST(ReadJpeg, GrayBecomesThreeEqualChannels) {
-  write_bytes(path("grey.jpg"), encode_jpeg(8, 8, std::vector<uint8_t>(64, 90), TJPF_GRAY));
-  for (uint8_t value : read_jpeg(path("grey.jpg")).pixels) EXPECT_NEAR(value, 90, kLoss);
+  write_bytes(path("gray.jpg"), encode_jpeg(8, 8, std::vector<uint8_t>(64, 90), TJPF_GRAY));
+  for (uint8_t value : read_jpeg(path("gray.jpg")).pixels) EXPECT_NEAR(value, 90, kLoss);
 }
 
 TEST(ReadJpeg, Cmyk) {
@@ -62,7 +62,7 @@ TEST(ReadJpeg, SaysWhichFileIsBadAndWhy) {
                   AllOf(HasSubstr("missing.jpg"), HasSubstr("No such file"))));
   write_bytes(path("empty.jpg"), "");
   EXPECT_THAT(reading(path("empty.jpg")), ThrowsMessage<std::runtime_error>(HasSubstr("empty")));
-  write_bytes(path("text.jpg"), "this is no image");
+  write_bytes(path("text.jpg"), "this is not an image");
   EXPECT_THAT(reading(path("text.jpg")), ThrowsMessage<std::runtime_error>(HasSubstr("text.jpg")));
   const std::string whole = plain_jpeg(64, 64, 1, 2, 3);
   write_bytes(path("cut.jpg"), whole.substr(0, whole.size() - 30));

@@ -17,7 +17,7 @@
 
 namespace gpipe::experiments {
 
-// What is trained.
+// A training task: the network, the loss and the optimizer.
 struct Task {
   // Makes the network. Called once; for data parallelism once for each device, with the same
   // structure.

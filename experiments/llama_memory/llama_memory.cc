@@ -29,8 +29,8 @@ constexpr char kUsage[] =
     "bfloat16 with AdamW, in 32 micro-batches of a row of 4,096 tokens. The model is cut evenly\n"
     "(the same number of blocks on each device) or exactly (the fullest device holds the least).\n"
     "Neither the devices nor their memory are needed.\n\n"
-    "  tools/bazel run -c opt //experiments/llama_memory\n"
-    "  tools/bazel run -c opt //experiments/llama_memory -- --experiment=70b-always-even,\\\n"
+    "  tools/bazel run //experiments/llama_memory\n"
+    "  tools/bazel run //experiments/llama_memory -- --experiment=70b-always-even,\\\n"
     "70b-always-exact --json=llama.json\n\n"
     "Experiments: MODEL-CHECKPOINT-CUT. MODEL: 7b, 13b, 70b; CHECKPOINT: never, always; CUT:\n"
     "even, exact.";

@@ -45,7 +45,7 @@ struct Overrides {
   std::optional<int64_t> limit_train;
 };
 
-// What is run.
+// The settings of one run.
 struct Settings {
   Experiment published;
   ScaledResNet network;

@@ -70,7 +70,7 @@ constexpr char kUsage[] =
     "  check      loss and gradients of one step without dropout, from fixed values\n"
     "  steps N    the seconds of N steps, and the peak of memory so far\n"
     "It ends when its input ends.\n\n"
-    "  echo 'steps 3' | tools/bazel run -c opt //experiments/rivals:ours -- --image_size=64";
+    "  echo 'steps 3' | tools/bazel run //experiments/rivals:ours -- --image_size=64";
 
 constexpr int64_t kMost = 1024;
 

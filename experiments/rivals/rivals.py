@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times whole training steps of this pipeline and of its rivals, in turns.
 
-    tools/bazel run -c opt //experiments/rivals -- --rivals=PYTHON
+    tools/bazel run //experiments/rivals -- --rivals=PYTHON
 
 PYTHON is a Python that has our LibTorch's version of torch, and torchgpipe 0.0.7:
 pip install torch==$(third_party/libtorch/libtorch.sh default) torchgpipe==0.0.7 numpy
@@ -108,7 +108,7 @@ def our_program():
         path = pathlib.Path(folder, "ours").resolve()
         if path.exists():
             return path
-    fail("our program is not built: tools/bazel build -c opt //experiments/rivals:ours, or give --ours")
+    fail("our program is not built: tools/bazel build //experiments/rivals:ours, or give --ours")
 
 
 def command_of(program):

@@ -27,7 +27,8 @@ grep -q "^ResNet \[1, 1\], 2 stages, checkpoint never" "$work/all.log" || fail "
 grep -q "no Python was given (--rivals=PYTHON)" "$work/all.log" || fail "no reason"
 awk 'length > 90' "$work/all.log" | grep -q . && fail "a line of the table is too long"
 
-# Other cells join those that are there, the same ones take their place. A Python without torch is no failure.
+# New cells join the cells that are there; the same cells take their place. A Python without torch
+# is not a failure.
 "$program" "${tiny[@]}" --networks=resnet --stages=2 --modes=never,always --rivals="$(type -P true)" \
   >"$work/more.log" 2>&1 || fail "a run with a rival that fails"
 python3 - "$work/table.json" <<'END' || fail "the JSON"
@@ -92,12 +93,12 @@ touch "$work/bundle/program/ours"
 chmod +x "$work"/*/nvidia-smi "$work/bundle/run.sh" "$work/bundle/program/ours"
 gpu=(--device=cuda --networks=resnet --stages=2 --modes=never)
 PATH="$work/broken:$PATH" expect_mistake "nvidia-smi finds no GPU" "${gpu[@]}" --scale=tiny
-PATH="$work/bin:$PATH" expect_mistake "has rows of --device=cpu, and this is --device=cuda; remove it, or name another" \
+PATH="$work/bin:$PATH" expect_mistake "its rows were measured with --device=cpu, but this run has --device=cuda; remove it, or name another" \
   "${tiny[@]}" "${gpu[@]}"
 PATH="$work/bin:$PATH" "$program" --scale=tiny --json="$work/gpu.json" --ours="$work/bundle/program/ours" "${gpu[@]}" \
   >"$work/gpu.log" 2>&1
 [ $? -eq 1 ] || fail "exit code where our own side fails"
-expect_mistake "has rows of --device=cuda, and this is --device=cpu" --json="$work/gpu.json"
+expect_mistake "its rows were measured with --device=cuda, but this run has --device=cpu" --json="$work/gpu.json"
 python3 - "$work/gpu.json" <<'END' || fail "the rows of a GPU"
 import json, sys
 rows = {row["who"]: row for row in json.load(open(sys.argv[1]))["rows"]}

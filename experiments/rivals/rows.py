@@ -38,7 +38,7 @@ def of_device(rows, device):
     one row for each contestant of a cell."""
     for row in rows:
         if device_of(row) != device:
-            raise ValueError(f"it has rows of --device={device_of(row)}, and this is --device={device}")
+            raise ValueError(f"its rows were measured with --device={device_of(row)}, but this run has --device={device}")
     return rows
 
 

@@ -51,9 +51,9 @@ class RowsTest(unittest.TestCase):
         on_gpu["environment"].update(device="cuda", gpu="G")
         self.assertEqual(rows.of_device([on_cpu], "cpu"), [on_cpu])
         self.assertEqual(rows.of_device([on_gpu], "cuda"), [on_gpu])
-        with self.assertRaisesRegex(ValueError, "rows of --device=cuda, and this is --device=cpu"):
+        with self.assertRaisesRegex(ValueError, "rows were measured with --device=cuda, but this run has --device=cpu"):
             rows.of_device([on_cpu, on_gpu], "cpu")
-        with self.assertRaisesRegex(ValueError, "rows of --device=cpu, and this is --device=cuda"):
+        with self.assertRaisesRegex(ValueError, "rows were measured with --device=cpu, but this run has --device=cuda"):
             rows.of_device([on_cpu], "cuda")
 
     def test_the_environment_of_all_has_what_differs_as_lists(self):

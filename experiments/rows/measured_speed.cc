@@ -37,7 +37,7 @@ namespace {
 
 constexpr double kLearningRate = 0.1;
 
-// What is run.
+// The settings of one measured row.
 struct Settings {
   std::string name;
   std::string assumed;

@@ -13,11 +13,10 @@
 #include "experiments/rows/layer_costs.h"
 #include "meta/meta_scope.h"
 
-ABSL_FLAG(
-    std::string, profile, "",
-    "Simulate with the layers' times of this file, which "
-    "tools/bazel run -c opt //balance -- --save_profile=FILE writes. Default: FLOPs and bytes "
-    "of each layer, at the speed that gives the table's reference its published throughput.");
+ABSL_FLAG(std::string, profile, "",
+          "Simulate with the layers' times of this file, which "
+          "tools/bazel run //balance -- --save_profile=FILE writes. Default: FLOPs and bytes "
+          "of each layer, at the speed that gives the table's reference its published throughput.");
 ABSL_FLAG(double, link_bandwidth, gpipe::experiments::SimulatedMachine().bandwidth,
           "Simulate with links of so many bytes per second between devices; 0: transfers take only "
           "their latency. (About PCIe 3 x16 if not given.)");
@@ -100,10 +99,9 @@ std::string to_text(const balance::NominalDevice& device) {
 balance::SavedProfile load_profile_of(const std::string& file, const models::NamedModel& model,
                                       const std::string& title) {
   balance::SavedProfile saved = balance::load_profile(file);
-  const std::string advice =
-      "; write one with tools/bazel run -c opt //balance -- --model=" + model.name +
-      " --partitions=1 --chunks=1 --batch=ROWS --save_profile=" + file +
-      ", where ROWS are those of a micro-batch";
+  const std::string advice = "; write one with tools/bazel run //balance -- --model=" + model.name +
+                             " --partitions=1 --chunks=1 --batch=ROWS --save_profile=" + file +
+                             ", where ROWS are those of a micro-batch";
   if (!saved.model.empty() && saved.model != model.name) {
     throw std::invalid_argument("--profile=" + file + " is of " + saved.model +
                                 ", but this table's network is " + model.name + advice);

@@ -23,8 +23,8 @@ constexpr char kUsage[] =
     "Simulates what papers claim about the idle time of pipeline schedules, each claim under its\n"
     "condition: interleaving's bubble, the zero-bubble paper's bubble rates, DualPipe's bubble,\n"
     "and the ranking that turns when transfers take time. No device is needed.\n\n"
-    "  tools/bazel run -c opt //experiments/schedule_claims\n"
-    "  tools/bazel run -c opt //experiments/schedule_claims -- "
+    "  tools/bazel run //experiments/schedule_claims\n"
+    "  tools/bazel run //experiments/schedule_claims -- "
     "--experiment=1.5b-zb-h1,1.5b-zb-h2\n\n"
     "Experiments: the rows of the table.";
 

@@ -11,8 +11,8 @@ constexpr char kUsage[] =
     "Shows the memory of U-Nets that grow with the number of devices, beside what\n"
     "torchgpipe published. The memory is planned at full size, without the devices, and\n"
     "measured over two training steps at --scale, with --schedule=gpipe as published.\n\n"
-    "  tools/bazel run -c opt //experiments/unet_memory\n"
-    "  tools/bazel run -c opt //experiments/unet_memory -- --ways=measured \\\n"
+    "  tools/bazel run //experiments/unet_memory\n"
+    "  tools/bazel run //experiments/unet_memory -- --ways=measured \\\n"
     "    --scale=full --experiment=pipeline-2 --devices=cuda:0,cuda:1\n\n"
     "Experiments: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.";
 

@@ -41,8 +41,8 @@ namespace {
 constexpr char kUsage[] =
     "Trains a small U-Net in two workers of one thread each under 1F1B, ZB-H1, interleaved (two\n"
     "stages on a worker) and ZB-V, and prints the measured step beside the predicted one.\n\n"
-    "  tools/bazel run -c opt //experiments/unet_schedules\n"
-    "  tools/bazel run -c opt //experiments/unet_schedules -- --ways=simulated --scale=small\n\n"
+    "  tools/bazel run //experiments/unet_schedules\n"
+    "  tools/bazel run //experiments/unet_schedules -- --ways=simulated --scale=small\n\n"
     "Experiments: 1f1b, zb-h1, interleaved, zb-v.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";
 

@@ -22,9 +22,9 @@ constexpr char kUsage[] =
     "random images that are made once, and simulates U-Net (5, 64) on the published\n"
     "devices; prints the images per second and speed-ups beside those that torchgpipe\n"
     "published.\n\n"
-    "  tools/bazel run -c opt //experiments/unet_speed\n"
-    "  tools/bazel run -c opt //experiments/unet_speed -- --ways=simulated\n"
-    "  tools/bazel run -c opt //experiments/unet_speed -- --scale=full \\\n"
+    "  tools/bazel run //experiments/unet_speed\n"
+    "  tools/bazel run //experiments/unet_speed -- --ways=simulated\n"
+    "  tools/bazel run //experiments/unet_speed -- --scale=full \\\n"
     "    --experiment=baseline,pipeline-2 --devices=cuda:0,cuda:1\n\n"
     "Experiments: baseline, pipeline-1, pipeline-2, pipeline-4, pipeline-8.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";

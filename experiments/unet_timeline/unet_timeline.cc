@@ -56,9 +56,9 @@ constexpr char kUsage[] =
     "Trains a U-Net in a pipeline of four partitions without the optimizations that\n"
     "torchgpipe's ablation takes away, and prints images per second, utilization and\n"
     "memory beside those that torchgpipe published.\n\n"
-    "  tools/bazel run -c opt //experiments/unet_timeline\n"
-    "  tools/bazel run -c opt //experiments/unet_timeline -- --ways=planned,simulated\n"
-    "  tools/bazel run -c opt //experiments/unet_timeline -- --ways=measured \\\n"
+    "  tools/bazel run //experiments/unet_timeline\n"
+    "  tools/bazel run //experiments/unet_timeline -- --ways=planned,simulated\n"
+    "  tools/bazel run //experiments/unet_timeline -- --ways=measured \\\n"
     "    --experiment=dep-str-ptl --trace=timeline.svg\n\n"
     "Experiments: baseline, dep-x-x, dep-str-x, dep-str-ptl.\n"
     "Ctrl-C stops after the current step with what was reached (exit code 130).";

@@ -1,4 +1,5 @@
-// any_rank: tells all processes what one was told, e.g. by a signal that asks to save and to end.
+// any_rank: tells all processes that one of them was told something, e.g. by a signal that asks to
+// save and to end.
 #ifndef GPIPE_DISTRIBUTED_ANY_RANK_H_
 #define GPIPE_DISTRIBUTED_ANY_RANK_H_
 
@@ -10,8 +11,8 @@ namespace gpipe {
 // All ranks call it, in the same order as steps and other calls of a World, e.g. after each step:
 // it exchanges one byte. In a World of one process it returns `here`.
 //
-// A signal may come between the calls of two ranks, so no rank may act on its own: the ranks would
-// save after different steps. docs/guide/33-failing-processes.md has the loop.
+// A signal may come between the calls of two ranks. So no rank may act on its own signal at once:
+// the ranks would save after different steps. docs/guide/33-failing-processes.md has the loop.
 //
 // Throws gpipe::distributed::DistributedFailure if a process fails meanwhile.
 //

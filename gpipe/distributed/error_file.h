@@ -1,4 +1,4 @@
-// ErrorFile: the reason why this process failed, where torchrun looks for it.
+// ErrorFile: writes why this process failed into the file in which torchrun looks for the reason.
 //
 // torchrun names a file for each process (TORCHELASTIC_ERROR_FILE). It prints the file's content
 // in its summary; without one the summary has the exit code only.

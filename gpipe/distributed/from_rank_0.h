@@ -10,13 +10,13 @@
 namespace gpipe {
 
 // Calls `make` on rank 0 and returns its text, of any length, on all ranks, which wait as long as
-// it takes. It is for results that would cost each rank the time, or that would differ between
-// ranks: a search that Ctrl-C or a deadline ends, a measured profile. All ranks call it, in the
+// it takes. Use it for results that would cost each rank the time, or that would differ between
+// ranks: a search that Ctrl-C or a deadline ends, or a measured profile. All ranks call it, in the
 // same order as steps and other calls of a World. In a World of one process it returns make().
 //
-// Throws what `make` throws, on rank 0, and std::runtime_error with its text on the others: no
-// process has failed then, and all may go on. Throws gpipe::distributed::DistributedFailure if a
-// process fails meanwhile.
+// If `make` throws, rank 0 throws the same, and the other ranks throw std::runtime_error with its
+// text. No process has failed then, and all may go on. Throws
+// gpipe::distributed::DistributedFailure if a process fails meanwhile.
 //
 // Example:
 //   const auto table = gpipe::Schedule::from_text(gpipe::from_rank_0(

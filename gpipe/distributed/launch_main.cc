@@ -21,11 +21,12 @@
 ABSL_FLAG(std::optional<int64_t>, processes, std::nullopt,
           "Number of processes, 1 to 1024. Default: none, it must be given.");
 ABSL_FLAG(std::string, log_dir, "",
-          "Also write what each process writes to files in this folder: rank_0.out, rank_0.err and "
+          "Also write each process's output to files in this folder: rank_0.out, rank_0.err and "
           "so on.");
-ABSL_FLAG(double, grace, 30,
-          "Seconds that the others have to end by themselves after one has failed; then they get "
-          "SIGTERM. At most 5 if that one ended with exit code 2, wrong usage.");
+ABSL_FLAG(
+    double, grace, 30,
+    "Seconds that the others have to end by themselves after one process has failed; then they get "
+    "SIGTERM. At most 5 if that one ended with exit code 2, wrong usage.");
 ABSL_FLAG(double, kill_after, 5,
           "Seconds that a process has to end after SIGTERM; then it is killed.");
 ABSL_FLAG(bool, stdin, false, "Whether rank 0 reads the standard input. The others read nothing.");

@@ -3,8 +3,9 @@
 #define GPIPE_RUNTIME_FIRST_ERROR_H_
 
 #include <exception>
-#include <mutex>
 #include <utility>
+
+#include "gpipe/runtime/mutex.h"
 
 namespace gpipe::internal {
 
@@ -18,7 +19,7 @@ class FirstError {
  public:
   // Keeps `error` if it is the first one; returns whether it was.
   bool set(std::exception_ptr error) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (error_) return false;
     error_ = std::move(error);
     return true;
@@ -26,7 +27,7 @@ class FirstError {
 
   // Returns the first error and forgets it; null if there was none.
   std::exception_ptr take() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(error_, nullptr);
   }
 
@@ -36,8 +37,8 @@ class FirstError {
   }
 
  private:
-  std::mutex mutex_;
-  std::exception_ptr error_;  // guarded by mutex_
+  Mutex mutex_;
+  std::exception_ptr error_ GPIPE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpipe::internal

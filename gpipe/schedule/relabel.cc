@@ -8,7 +8,7 @@
 
 namespace gpipe {
 
-std::optional<Schedule> relabelled(const Schedule& schedule) {
+std::optional<Schedule> relabeled(const Schedule& schedule) {
   const ScheduleFacts before = schedule.verify(Sends::kBuffered);
   if (before.ascending) return schedule;
   struct Count {

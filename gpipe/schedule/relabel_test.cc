@@ -9,36 +9,37 @@
 namespace gpipe {
 namespace {
 
-TEST(Relabelled, FillDrainAscends) {
-  EXPECT_EQ(relabelled(Schedule::gpipe(3, 4)), fill_drain(3, 4));
-  EXPECT_EQ(relabelled(Schedule::gpipe(3, 4).only({ActionKind::kBackward})),
+TEST(Relabeled, FillDrainAscends) {
+  EXPECT_EQ(relabeled(Schedule::gpipe(3, 4)), fill_drain(3, 4));
+  EXPECT_EQ(relabeled(Schedule::gpipe(3, 4).only({ActionKind::kBackward})),
             fill_drain(3, 4).only({ActionKind::kBackward}));
 }
 
-TEST(Relabelled, AnAscendingScheduleIsItself) {
-  EXPECT_EQ(relabelled(Schedule::one_f_one_b(3, 4)), Schedule::one_f_one_b(3, 4));
+TEST(Relabeled, AnAscendingScheduleIsItself) {
+  EXPECT_EQ(relabeled(Schedule::one_f_one_b(3, 4)), Schedule::one_f_one_b(3, 4));
 }
 
-TEST(Relabelled, NothingWhereTimesWouldChange) {
-  // Worker 1 begins with micro-batch 1, which comes second: as micro-batch 0 it would not wait.
-  EXPECT_EQ(relabelled(Schedule::from_text(
+TEST(Relabeled, NothingWhereTimesWouldChange) {
+  // Worker 1 begins with micro-batch 1, which comes second. Called micro-batch 0, it would not
+  // wait, so times would change.
+  EXPECT_EQ(relabeled(Schedule::from_text(
                 "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 "
                 "B1.0 B1.1")),
             std::nullopt);
   // A whole backward is between the halves of another.
-  EXPECT_EQ(relabelled(Schedule::from_text(
+  EXPECT_EQ(relabeled(Schedule::from_text(
                 "stages 1\nmicro_batches 2\nworker 0: F0.0 F0.1 I0.0 B0.1 W0.0")),
             std::nullopt);
 }
 
-TEST(Relabelled, RandomTablesKeepTheirFacts) {
+TEST(Relabeled, RandomTablesKeepTheirFacts) {
   std::mt19937_64 random = testing::test_random();
   int relabels = 0;
   for (int round = 0; round < 300; ++round) {
     const Schedule schedule = testing::random_schedule(1 + static_cast<int64_t>(random() % 3),
                                                        1 + static_cast<int64_t>(random() % 3),
                                                        testing::MicroBatchOrder::kAny, random);
-    const std::optional<Schedule> other = relabelled(schedule);
+    const std::optional<Schedule> other = relabeled(schedule);
     if (!other) continue;
     ScheduleFacts before = schedule.verify(Sends::kBuffered);
     const ScheduleFacts after = other->verify(Sends::kBuffered);

@@ -1,4 +1,4 @@
-// Routes: which values flow between stages, the same for every micro-batch.
+// Routes: which values flow between which stages. They are the same for every micro-batch.
 //
 // The values are the activations from stage j to stage j + 1, and the skip tensors, which go
 // straight from the stage that stashes them to the stage that pops them. A gradient takes its
@@ -70,7 +70,7 @@ class Routes {
     return a.outgoing_.size() == b.outgoing_.size() && a.routes_ == b.routes_;
   }
   friend bool operator!=(const Routes& a, const Routes& b) { return !(a == b); }
-  // As to_text().
+  // Writes to_text().
   friend std::ostream& operator<<(std::ostream& out, const Routes& routes);
 
  private:

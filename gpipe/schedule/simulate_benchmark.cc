@@ -3,7 +3,7 @@
 // transfers that take time. compile(): compiling an existing schedule to a Program, with routes
 // between neighbors only.
 //
-//   bazel run -c opt //gpipe/schedule:simulate_benchmark
+//   bazel run //gpipe/schedule:simulate_benchmark
 //
 // `items` are actions, two for each cell. `peak_MB` is the most memory that the process has used so
 // far.

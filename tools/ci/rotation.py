@@ -92,7 +92,7 @@ def plan(folder, lists):
     batches = [sorted(near)] + [others[begin:begin + third] for begin in range(0, len(others), third)]
     for number, batch in enumerate(batches):
         write("".join(label + "\n" for label in batch), lists, str(number))
-    print("run {}: {} tests, {} of them near what changed, {} reached; to be seen: {}".format(
+    print("run {}: {} tests, {} of them near the change, {} reached; to be seen: {}".format(
         record["run"], len(every), len(near), len(reached), len(near) + len(others)))
 
 

@@ -52,7 +52,8 @@ def base():
             if not commit("refs/remotes/" + name):
                 continue
             found = git("merge-base", "HEAD", "refs/remotes/" + name)
-            # On that branch itself, the last commit counts as new.
+            # If HEAD is on that branch itself, this is not the base: the last commit counts as new
+            # (see below).
             if found and found != commit("HEAD"):
                 return found, "where this branch left " + name
             break
@@ -112,7 +113,7 @@ def tidy(source, files, folder, deadline):
     begin = time.monotonic()
     if deadline is not None and begin > deadline:
         return None
-    command = ["clang-tidy", "--quiet", "-p", folder]
+    command = ["clang-tidy", "--quiet", "--extra-arg=-Wthread-safety", "-p", folder]
     if all(name.endswith(("_test.cc", "_benchmark.cc")) for name in files):
         command.append("--checks=-performance-*")  # A test may copy what reads better copied.
     try:

@@ -16,11 +16,11 @@ HEADER = pathlib.Path("gpipe/options.h")
 PAGE = pathlib.Path("docs/guide/37-options.md")
 # struct: the title of its table, and the chapter of each member.
 CHAPTERS = {
-    "GPipeOptions": ("Of a pipeline", {
+    "GPipeOptions": ("Options of a pipeline", {
         "balance": "04", "devices": "13", "chunks": "05", "shared_inputs": "03", "checkpoint": "06",
-        "partition_checkpoints": "06", "deferred_batch_norm": "09", "placement": "20", "world": "24", "groups": "31",
+        "partition_checkpoints": "06", "deferred_batch_norm": "09", "placement": "20", "world": "24 31", "groups": "31",
         "cpu_threads_per_stage": "17", "graphs": "13a", "ablation": "35"}),
-    "StepOptions": ("Of a step, or of an evaluation", {
+    "StepOptions": ("Options of a step, or of an evaluation", {
         "schedule": "07", "reduction": "08", "weight": "08", "loss_scale": "12", "keep_outputs": "14",
         "check_finite": "22", "on_event": "19a"}),
     "StepResult": ("What a step returns", {"loss": "02", "outputs": "14", "losses": "22"}),
@@ -31,7 +31,7 @@ CHAPTERS = {
         "layer_type": "21"}),
 }
 OPTIONS = ("GPipeOptions", "StepOptions")  # what is given; the others are results, which have no defaults
-# A word of code in the middle of a sentence.
+# Text in the middle of a sentence that is code.
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|\b\w+\(\w+(?:::\w+)+\)|\b\w+(?:::\w+)+(?:\([^()]*\))?|\bk[A-Z]\w+|\b[a-z_]+\(\)|(?<=\s)\.grad\b")
 BEGIN = """# 37. Which options are there?
 
@@ -130,7 +130,8 @@ def member_of(struct, code, comment):
 def chapter_of(number, name, folder):
     (path,) = folder.glob(f"{number}-*.md")
     if not re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"), re.IGNORECASE):
-        raise ValueError(f"{path} does not name {name}: CHAPTERS of {__file__}")
+        raise ValueError(f"{path} does not name {name}, but CHAPTERS in {__file__} says that it does: name it there, "
+                         "or correct CHAPTERS")
     return f"[{number.lstrip('0')}]({path.name})"
 
 
@@ -146,7 +147,7 @@ def page(header, folder):
         for each in members:
             cells = {"Name": f"`{each.name}`", "Type": " or ".join(f"`{one}`" for one in each.types),
                      "Default": marked(each.default()), "Says": marked(each.says()),
-                     "Chapter": chapter_of(chapters[each.name], each.name, folder)}
+                     "Chapter": ", ".join(chapter_of(one, each.name, folder) for one in chapters[each.name].split())}
             parts.append("| " + " | ".join(cells[column].replace("|", "\\|") for column in columns) + " |\n")
     return "".join(parts) + END
 

@@ -23,7 +23,8 @@ SPELLINGS = {
     "centre": "center", "metre": "meter", "licence": "license", "defence": "defense", "grey": "gray",
     "analyse": "analyze", "catalogue": "catalog", "whilst": "while", "amongst": "among", "learnt": "learned",
     "cancelled": "canceled", "cancelling": "canceling", "labelled": "labeled", "labelling": "labeling",
-    "modelled": "modeled", "modelling": "modeling", "signalled": "signaled", "travelled": "traveled",
+    "modelled": "modeled", "modelling": "modeling", "relabelled": "relabeled", "relabelling": "relabeling",
+    "signalled": "signaled", "travelled": "traveled",
 }
 ISE = "initial|normal|optim|parallel|quant|serial|synchron|token|recogn|organ|minim|maxim|summar|general|special|util"
 # The pattern, the name in the report, and the better wording.
@@ -32,8 +33,9 @@ WORDS = [(re.compile(rf"\b{british}(s|d|ed|ing)?\b", re.I), british, american)
 WORDS += [
     (re.compile(rf"\b({ISE})is(e|es|ed|ing|ation|er)\b", re.I), "-ise", "-ize"),
     (re.compile(r"(?<![Tt]here )\bis no\b(?! (?:longer|more)\b)"), "is no", 'is not a (or "there is no")'),
+    (re.compile(r"(?<![Tt]here )\b(?:are|was|were) no\b(?! (?:longer|more)\b)"), "are no", 'are not (or "there are no")'),
     (re.compile(r"\bshall\b"), "shall", "must, or will"),
-    (re.compile(r"(?:^|[.:;!?] )(?:Those of|Of)\b(?! course\b)"), "Of ...", "name the subject first"),
+    (re.compile(r"(?:^|[.:;!?] )(?:Those of|That of|Of)\b(?! course\b)"), "Of ...", "name the subject first"),
     (re.compile(r"\b(?:rank|process|thread|worker|call|stage|layer)(?:e?s)? who\b"), "... who", "that"),
 ]
 

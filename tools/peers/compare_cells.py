@@ -5,7 +5,7 @@ A cell is one micro-batch in one partition, forward and backward together: here 
 thread, never checkpointed. Each pair is one run of ours and one of torchgpipe's right after it, so that a
 machine that is busy for a while slows both.
 
-    tools/bazel build -c opt //gpipe:pipeline_benchmark
+    tools/bazel build //gpipe:pipeline_benchmark
     python3 tools/peers/compare_cells.py --pairs=8
 
 Needs a Python with our LibTorch's version of torch and torchgpipe 0.0.7:
@@ -76,7 +76,7 @@ def main():
         print(time_torchgpipe(args.partitions, args.micro_batches))
         return
     if not pathlib.Path(args.benchmark).exists():
-        sys.exit(f"{args.benchmark} does not exist; run tools/bazel build -c opt //gpipe:pipeline_benchmark first")
+        sys.exit(f"{args.benchmark} does not exist; run tools/bazel build //gpipe:pipeline_benchmark first")
     ratios = []
     print("us per cell: torchgpipe, ours, ratio")
     for _ in range(args.pairs):

@@ -5,7 +5,7 @@ A cell is one micro-batch in one stage, forward and backward together: here Line
 1F1B over Gloo, a stage in each process, one thread each. Each pair is one run of ours and one of theirs right after
 it, so that a machine that is busy for a while slows both.
 
-    tools/bazel build -c opt //gpipe/distributed:launch //gpipe/distributed:process_cells
+    tools/bazel build //gpipe/distributed:launch //gpipe/distributed:process_cells
     python3 tools/peers/compare_processes.py --pairs=5
 
 Needs a Python with our LibTorch's version of torch (pip install torch==$(third_party/libtorch/libtorch.sh default)).

@@ -57,7 +57,7 @@ std::string behind_text(int64_t behind, const Agreement::Words& of_behind, int64
 std::optional<std::string> Agreement::add(int64_t rank, Words words) {
   const auto [own, is_new] = words_.insert({rank, std::move(words)});
   if (!is_new || decided_) return std::nullopt;
-  // All earlier words are equal, so it suffices to compare with those of the lowest other rank.
+  // All earlier ranks have said the same, so it suffices to compare with the lowest other rank.
   const auto other = own == words_.begin() ? std::next(own) : words_.begin();
   if (other != words_.end()) {
     const auto& low = own->first < other->first ? *own : *other;
@@ -90,7 +90,7 @@ std::optional<std::string> Agreement::add(int64_t rank, Words words) {
           std::mismatch(a.begin(), a.begin() + std::min(a.size(), b.size()), b.begin()).first -
           a.begin());
       const std::string same = low.second.name + " must be the same on all ranks: ";
-      // For a table: the first line that differs.
+      // If the values are tables: the first line that differs.
       const Line of_a = line_at(a, difference);
       const Line of_b = line_at(b, difference);
       const std::size_t place = difference - of_a.begin;

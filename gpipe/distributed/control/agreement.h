@@ -33,17 +33,17 @@ class Agreement {
 
   explicit Agreement(int64_t size) : size_(size) {}
 
-  // Returns the verdict, once, as soon as there is one: empty if all ranks have said the same; the
-  // message of Disagreement as soon as two ranks differ. Collected values may differ. If a rank
-  // has already given its words, further ones are ignored.
+  // Returns the verdict, once, as soon as there is one. It is empty if all ranks have said the
+  // same, and the message of Disagreement as soon as two ranks differ. Collected values may differ.
+  // If a rank has already given its words, later ones are ignored.
   std::optional<std::string> add(int64_t rank, Words words);
 
-  // The verdict if no other rank comes: which ranks wait where, and which have not come. No value
-  // if there already is a verdict, or if the call is patient (no time limit).
+  // The verdict if no other rank comes. It says which ranks wait where, and which have not come.
+  // Empty if there already is a verdict, or if the call is patient (no time limit).
   std::optional<std::string> give_up(const std::string& waited);
 
   // After a verdict about ranks in different calls: the largest of their call numbers. No rank
-  // makes that call or an earlier one any more. Otherwise 0.
+  // makes that call or an earlier one any more. In all other cases 0.
   uint64_t given_up() const { return given_up_; }
 
   // After an empty verdict: the collected values, by rank. Empty if values were compared.

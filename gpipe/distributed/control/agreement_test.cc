@@ -28,7 +28,7 @@ TEST(Agreement, NamesTwoRanksAndBothValuesAtOnce) {
   EXPECT_EQ(agreement.add(3, {"chunks", "8"}), std::nullopt);
   EXPECT_EQ(agreement.add(1, {"chunks", "4"}),
             "chunks must be the same on all ranks: rank 1 has '4', rank 3 has '8'");
-  // The verdict stands.
+  // The first verdict does not change.
   EXPECT_EQ(agreement.add(0, {"chunks", "2"}), std::nullopt);
   EXPECT_EQ(agreement.add(0, {"chunks", "8"}), std::nullopt);
   EXPECT_FALSE(agreement.complete());

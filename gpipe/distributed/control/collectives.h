@@ -1,4 +1,4 @@
-// Collectives: the calls in which all ranks compare or exchange values, as one rank knows them.
+// Collectives: one rank's knowledge of the calls in which all ranks compare or exchange values.
 //
 // Each rank counts its own calls from the beginning of each epoch. Rank 0 is told what each rank
 // says in which call, and decides; all ranks use its verdict. control.h carries the messages and
@@ -21,8 +21,8 @@ namespace gpipe::distributed {
 
 // Not thread-safe.
 //
-// Guarantees: what belongs to an earlier epoch is ignored. What belongs to the next epoch, which
-// other ranks may have begun earlier, is kept.
+// Guarantees: words and verdicts of an earlier epoch are ignored. Those of the next epoch, which
+// other ranks may have begun earlier, are kept.
 class Collectives {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -49,8 +49,8 @@ class Collectives {
   // On rank 0: takes what a rank, possibly this one, says. Returns the verdict for all ranks if
   // that decides the call.
   std::optional<Verdict> hear(int64_t rank, uint32_t epoch, Agree words, Time now);
-  // On rank 0: decides the undecided calls to which the first rank came at `latest` or before.
-  // `waited`: how long ago that is, for messages.
+  // On rank 0: decides each undecided call whose first rank came at `latest` or before. `waited`:
+  // how long ago that is, for messages.
   std::vector<Decision> give_up(Time latest, const std::string& waited);
 
   // Forgets the calls of earlier epochs.

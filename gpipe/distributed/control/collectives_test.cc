@@ -79,7 +79,7 @@ TEST(Collectives, GivesUpWhatHasWaitedLong) {
   Collectives calls(3);
   EXPECT_THAT(calls.give_up(after(100), "5 s"), IsEmpty());
   calls.hear(1, 7, compared(4, "8"), after(10));
-  calls.hear(2, 7, compared(4, "8"), after(14));  // the first counts
+  calls.hear(2, 7, compared(4, "8"), after(14));  // only the rank's first word counts
   calls.hear(1, 7, collected(5, "9"), after(12));
   EXPECT_THAT(calls.give_up(after(9), "5 s"), IsEmpty());
   const auto first = calls.give_up(after(10), "5 s");
@@ -87,7 +87,7 @@ TEST(Collectives, GivesUpWhatHasWaitedLong) {
   EXPECT_EQ(first[0].epoch, 7);
   EXPECT_EQ(first[0].verdict.number, 4);
   EXPECT_THAT(first[0].verdict.text, StartsWith("rank 0 did not come to 'chunks' within 5 s"));
-  const auto second = calls.give_up(after(12), "5 s");  // the first is decided
+  const auto second = calls.give_up(after(12), "5 s");  // the first call is decided
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].verdict.number, 5);
   EXPECT_THAT(second[0].verdict.text, StartsWith("ranks 0, 2 did not come to 'times'"));

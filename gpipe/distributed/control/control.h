@@ -1,10 +1,10 @@
-// Control: tells every rank of a run within a moment why it has to stop.
+// Control: tells every rank of a run within a moment that it has to stop, and why.
 //
-// Each rank has a connection to each other one, beside those that carry tensors. The end of a
-// process closes its connections, which all others see at once; a process that is stopped, or
-// cut off from the network, is noticed by its silence. A rank that throws tells all others. One
-// rank decides what all ranks throw, so that it is the same everywhere. Control needs no LibTorch,
-// and no store once the ranks have found each other (session.h).
+// Each rank has a connection to each other rank, beside the connections that carry tensors. When a
+// process ends, its connections close, and all other ranks notice that at once. A process that is
+// stopped, or cut off from the network, is noticed by its silence. A rank that throws tells all
+// others. One rank decides what all ranks throw, so that it is the same everywhere. Control needs
+// no LibTorch, and no store once the ranks have found each other (session.h).
 #ifndef GPIPE_DISTRIBUTED_CONTROL_CONTROL_H_
 #define GPIPE_DISTRIBUTED_CONTROL_CONTROL_H_
 
@@ -38,10 +38,11 @@ struct ControlOptions {
 };
 
 // Guarantees: when a rank reports an exception, ends, is killed or leaves early, every other rank
-// that is still connected has a DistributedFailure with the same faults in under one second; when
-// one is stopped or cut off, in one second after the silence limit. The failure contains all faults
-// that happen within 20 ms. If the network is cut, this holds within each part. It also holds on a
-// rank that was stopped and continues: it is told what the others decided, and takes part no more.
+// that is still connected has a DistributedFailure with the same faults in under one second. When a
+// rank is stopped or cut off, they have it one second after the silence limit. The failure contains
+// all faults that happen within 20 ms. If the network is cut, this holds within each part. It also
+// holds on a rank that was stopped and continues: it is told what the others decided, and takes
+// part no more.
 //
 // A stranger that connects, whatever it sends or does not send, is dropped and changes nothing.
 // Nothing is encrypted: the network must be a private one.
@@ -73,27 +74,27 @@ class Control {
   // The host of a rank that is connected.
   std::string host_of(int64_t rank) const;
 
-  // Throws DistributedFailure if something has failed since the last next_epoch(). It costs next to
-  // nothing otherwise.
+  // Throws DistributedFailure if something has failed since the last next_epoch(). Otherwise it
+  // takes almost no time.
   void check();
   // Whether check() would throw.
   bool failed() const;
 
-  // This rank failed: cancels what this rank's watches watch, then tells all ranks. Fills in the
-  // fault's rank and host. Does not wait.
+  // Says that this rank failed: cancels the work that this rank's watches guard, then tells all
+  // ranks. Fills in the fault's rank and host. Does not wait.
   void report(Fault fault);
-  // The same for a fault that belongs to `epoch`. If that epoch is over, nothing happens.
+  // Does so for a fault that belongs to `epoch`. If that epoch is over, nothing happens.
   void report(Fault fault, int64_t epoch);
   // Like report(), for the exception that is being handled. A DistributedFailure is not this rank's
   // own fault and is not reported again.
   void report_current_exception();
 
-  // Waits until the ranks have decided what failed, and throws it. `symptom`: what makes the caller
-  // think that something failed; should nothing else be known within two seconds, this rank reports
-  // that.
+  // Waits until the ranks have decided what failed, and throws it. `symptom`: the caller's reason
+  // to think that something failed. If nothing else is known within two seconds, this rank reports
+  // the symptom as its fault.
   [[noreturn]] void throw_failure(const std::string& symptom);
-  // The same for a symptom that belongs to `epoch`. If that epoch is over, throws
-  // std::runtime_error with the symptom, and nothing else happens.
+  // Does so for a symptom that belongs to `epoch`. If that epoch is over, throws std::runtime_error
+  // with the symptom, and nothing else happens.
   [[noreturn]] void throw_failure(const std::string& symptom, int64_t epoch);
 
   // Compares `value` over all ranks, all of which must call this with the same `name`, as their
@@ -133,8 +134,8 @@ class Control {
   // on all ranks; std::logic_error without a failure.
   void next_epoch();
 
-  // While it lives, `cancel` is called once if something fails, immediately if something already
-  // has, on any thread. `cancel` must not block, nor use a Control.
+  // While it lives, `cancel` is called once, on any thread, if something fails; at once if
+  // something already has failed. `cancel` must not block, nor use a Control.
   class Watch {
    public:
     Watch(Control& control, std::function<void()> cancel);

@@ -7,7 +7,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// Detects programs that are not ours, or that have another version of this protocol.
+// By this text a rank recognizes programs that are not ours, or that have another version of the
+// protocol.
 constexpr const char* kProtocol = "gpipe control 4";
 
 enum AgreeFlags : uint8_t { kCollected = 1, kPatient = 2 };
@@ -125,7 +126,8 @@ Frame to_frame(const GivenUp& given_up, uint32_t epoch) {
 Frame to_frame(MessageType type, uint32_t epoch) { return frame_of(type, epoch, ByteWriter()); }
 
 std::size_t longest_collected(const std::string& name, int64_t size) {
-  // A message may be larger than this; the rest is for the other fields of a Verdict or an Agree.
+  // A message may be larger than this: the other fields of a Verdict or an Agree need the
+  // difference.
   constexpr std::size_t kAll = 1 << 20;
   const std::size_t each = (kAll - std::min(kAll, name.size())) / static_cast<std::size_t>(size);
   return each - std::min(each, sizeof(uint64_t));  // each value is preceded by its size
@@ -156,7 +158,7 @@ FaultMessage to_fault(std::string_view body, int64_t size) {
   return read_all(body, [&](ByteReader& reader) {
     FaultMessage message;
     message.age = std::chrono::microseconds(reader.number<int64_t>());
-    // Faults are never half an hour old, and a damaged number could overflow a time.
+    // A fault is never half an hour old, and a damaged number could overflow a time.
     if (message.age.count() < 0 || message.age > std::chrono::minutes(30)) {
       throw DamagedMessage("a fault is " + std::to_string(message.age.count()) + " us old");
     }
@@ -187,7 +189,8 @@ Agree to_agree(std::string_view body) {
     agree.value = reader.text();
     agree.call = reader.number<uint64_t>();
     const auto flags = reader.number<uint8_t>();
-    if (flags > (kCollected | kPatient)) throw DamagedMessage("no such marks of a comparison");
+    if (flags > (kCollected | kPatient))
+      throw DamagedMessage("a comparison has marks that do not exist");
     agree.is_collected = (flags & kCollected) != 0;
     agree.is_patient = (flags & kPatient) != 0;
     return agree;

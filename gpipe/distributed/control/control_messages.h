@@ -1,4 +1,4 @@
-// Control messages: what the ranks of a run tell each other beside the tensors.
+// Control messages: the messages that the ranks of a run exchange beside the tensors.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_CONTROL_MESSAGES_H_
 #define GPIPE_DISTRIBUTED_CONTROL_CONTROL_MESSAGES_H_
 
@@ -74,7 +74,7 @@ Frame to_frame(const Agree& agree, uint32_t epoch);
 Frame to_frame(const Verdict& verdict, uint32_t epoch);
 Frame to_frame(const Bye& bye, uint32_t epoch);
 Frame to_frame(const GivenUp& given_up, uint32_t epoch);
-// For the types that carry no data.
+// For the types of message that carry no data.
 Frame to_frame(MessageType type, uint32_t epoch);
 
 // How many bytes the value of each of `size` ranks may have, so that one Verdict can hold them all.

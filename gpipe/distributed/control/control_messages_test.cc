@@ -75,7 +75,8 @@ TEST(ControlMessages, RefuseWhatNoRankSays) {
   std::string protocol = to_frame(Hello{"t", 0, 1, "h"}, 0).body;
   protocol[8] = 'G';
   EXPECT_THROW(to_hello(protocol), DamagedMessage);
-  // Values of too few or too many ranks, or beside a Disagreement.
+  // A verdict with values of too few or too many ranks, or with values and the text of a
+  // Disagreement.
   const std::string verdict = to_frame(Verdict{6, "", {"a", "b"}}, 0).body;
   EXPECT_THROW(to_verdict(verdict, 1), DamagedMessage);
   EXPECT_THROW(to_verdict(verdict, 3), DamagedMessage);
@@ -91,7 +92,7 @@ TEST(ControlMessages, TheLongestValuesFitIntoAFrame) {
   for (const int64_t size : {1, 2, 3, 4, 7, 512, 1000, 100000}) {
     for (const std::string& name : {std::string(), std::string(1000, 'n')}) {
       const std::string value(longest_collected(name, size), 'v');
-      // The values take a megabyte together, as one value does that is compared.
+      // All values together take a megabyte, as much as one value that is compared.
       const size_t with_one_byte_more = value.size() + 1 + sizeof(uint64_t);
       EXPECT_GT(name.size() + static_cast<size_t>(size) * with_one_byte_more, 1 << 20) << size;
       const std::vector<std::string> values(static_cast<size_t>(size), value);

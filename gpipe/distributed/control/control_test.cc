@@ -170,7 +170,7 @@ TEST(Control, ComparesWhatAllRanksSay) {
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
 }
 
-// The text of what a call throws; "well" if it throws nothing.
+// The text of the exception that `call` throws; "well" if it throws nothing.
 std::string thrown_by(const std::function<void()>& call) {
   try {
     call();
@@ -182,7 +182,8 @@ std::string thrown_by(const std::function<void()>& call) {
   return "well";
 }
 
-// A value with bytes that no text has, and with another size on each rank and in each call, also 0.
+// A value of any bytes, also such as no text has. Each rank and each call gives another size, which
+// may be 0.
 std::string drawn_value(int64_t rank, int call) {
   std::mt19937 random(static_cast<unsigned>(1000 * rank + call));
   std::string value(random() % 40 * (random() % 4), '\0');
@@ -460,7 +461,7 @@ TEST(Control, ARankThatDoesNotComeToTheNextEpochNoLongerMakesTheCallThatWasGiven
     if (call == 1) {
       EXPECT_THAT(lines, ::testing::Each(HasSubstr("rank 1 did not come within 0.5 s")));
     }
-    // The others may have given up once or twice by then.
+    // By then the other ranks may have given up once or twice.
     const auto are_well = [](const std::string& line) {
       return line.find("Disagreement") == std::string::npos;
     };
@@ -517,7 +518,7 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
       std::atomic<int> cancelled{0};
       {
         const Control::Watch watch(*control, [&] { ++cancelled; });
-        if (cancelled != 0) say("cancelled before anything failed");
+        if (cancelled != 0) say("canceled before anything failed");
         control->agree("watched", "");
         if (rank == 2) {
           Fault fault;
@@ -530,10 +531,11 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
           say(std::to_string(now) + " reported");
         }
         wait_for_failure(*control, say);
-        // When a caller is told of a failure, nothing in this process waits any more.
-        say("cancelled " + std::to_string(cancelled));
+        // When a caller is told of a failure, nothing in this process waits for other ranks any
+        // more.
+        say("canceled " + std::to_string(cancelled));
         const Control::Watch late(*control, [&] { ++cancelled; });
-        say("cancelled " + std::to_string(cancelled));
+        say("canceled " + std::to_string(cancelled));
       }
       control->next_epoch();
       say("epoch " + std::to_string(control->epoch()) + (control->failed() ? " failed" : ""));
@@ -545,8 +547,8 @@ TEST(Control, TellsAnExceptionToAllAndGoesOn) {
     EXPECT_EQ(expect_one_failure(ranks, 4, {}, reported.time),
               "rank 2 (host2) threw in stage 2, micro-batch 3, layer 5 ('relu'): boom " +
                   std::to_string(epoch));
-    expect_all(ranks, 4, "cancelled 1");
-    expect_all(ranks, 4, "cancelled 2");
+    expect_all(ranks, 4, "canceled 1");
+    expect_all(ranks, 4, "canceled 2");
     expect_all(ranks, 4, "epoch " + std::to_string(epoch + 1));
   }
   for (int64_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.ends(rank));
@@ -607,7 +609,8 @@ TEST(Control, ANextEpochMayBeShort) {
   }
 }
 
-// No rank waits for the next epoch for a rank that has left, before the failure or because of it.
+// If a rank has left, before the failure or because of it, no rank waits for it to begin the next
+// epoch.
 TEST(Control, ANextEpochIsNotAwaitedFromARankThatHasLeft) {
   for (const bool before : {true, false}) {
     Meeting meeting(3, std::chrono::seconds(30), std::chrono::seconds(60));
@@ -771,7 +774,7 @@ TEST(Control, ARankThatWaitsForARecordGetsThatOfItsEpoch) {
     EXPECT_EQ(control->epoch(), epoch + 1);
     for (std::thread& thread : threads) thread.join();
     for (const std::string& text : texts) {
-      // A thread that began to wait in the next epoch waited for a fault of that epoch.
+      // A thread that began to wait in the next epoch must get a fault of that epoch.
       EXPECT_THAT(
           text, ::testing::AnyOf("rank 0 (host0) threw: boom", "rank 0 (host0) threw: a symptom"));
     }
@@ -779,7 +782,7 @@ TEST(Control, ARankThatWaitsForARecordGetsThatOfItsEpoch) {
   }
 }
 
-// The report belongs to an epoch that is over: a worker's exception in a run that ended long ago.
+// The report is a worker's exception in a run of an epoch that ended long ago.
 TEST(Control, AReportThatComesLateChangesNothing) {
   Meeting meeting(1);
   auto control = meeting.connect(0);
@@ -844,7 +847,7 @@ TEST(Control, TheEndOfAProcessIsSeenThoughItsChildLives) {
           char byte;
           _exit(read(children[0], &byte, 1) == 0 ? 0 : 1);
         }
-        // The parent's connections still work.
+        // The parent's connections still work after the fork.
         control->agree("forked", "");
         raise(SIGKILL);
       }

@@ -10,7 +10,7 @@ namespace gpipe::distributed {
 // The error's message, without the backtrace that LibTorch's messages have. c10d's own errors have
 // one even in what_without_backtrace().
 std::string text_of(const std::exception& error);
-// The same for the exception that is being handled.
+// text_of(), for the exception that is being handled.
 std::string text_of_current_exception();
 
 }  // namespace gpipe::distributed

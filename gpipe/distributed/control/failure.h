@@ -1,6 +1,6 @@
-// DistributedFailure: why a run over several processes stopped, the same on every rank.
+// DistributedFailure: why a run over several processes stopped; it is the same on every rank.
 //
-// A Fault is what went wrong on one rank. It needs neither LibTorch nor a network.
+// A Fault says what went wrong on one rank. It needs neither LibTorch nor a network.
 #ifndef GPIPE_DISTRIBUTED_CONTROL_FAILURE_H_
 #define GPIPE_DISTRIBUTED_CONTROL_FAILURE_H_
 
@@ -36,7 +36,7 @@ struct Fault {
   }
 };
 
-// "rank 2 (node1) threw in stage 2, micro-batch 3, layer 5 ('relu'): boom"
+// A text like "rank 2 (node1) threw in stage 2, micro-batch 3, layer 5 ('relu'): boom".
 std::string to_text(const Fault& fault);
 std::ostream& operator<<(std::ostream& out, const Fault& fault);
 
@@ -58,7 +58,7 @@ class DistributedFailure : public std::runtime_error {
   const std::vector<Fault>& faults() const { return faults_; }
   const Fault& first() const { return faults_.front(); }
 
-  // As what().
+  // Prints what().
   friend std::ostream& operator<<(std::ostream& out, const DistributedFailure& failure) {
     return out << failure.what();
   }

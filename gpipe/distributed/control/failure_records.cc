@@ -47,7 +47,8 @@ void FailureRecords::hear(uint32_t epoch, Fault fault, Time when, Time now) {
     if (!round_->is_decided())
       collect(std::move(fault), when, listened_before_, now, /*tell=*/false);
   } else if (epoch == round_->epoch + 1 && round_->is_decided()) {
-    // The fault's rank knows that all are ready for the next epoch, and has already failed in it.
+    // The rank of the fault knows that all are ready for the next epoch, and has already failed in
+    // it.
     if (is_open_) return collect_early(fault, when, now);
     early_.push_back({std::move(fault), when});
   }
@@ -94,7 +95,7 @@ void FailureRecords::begin_next_epoch(Time now) {
     collect(std::move(told.fault), told.when, listened_before_, now, /*tell=*/false);
   }
   if (auto record = std::exchange(early_record_, {})) adopt(std::move(*record), now);
-  // Ranks that were ready and have been lost since.
+  // Also names ranks that were ready for the next epoch and have been lost since.
   for (const auto& lost : lost_) {
     if (!lost) continue;
     if (round_->is_decided()) return collect_losses(now);
@@ -118,7 +119,8 @@ void FailureRecords::fail() {
 
 void FailureRecords::adopt(std::vector<Fault> record, Time now) {
   fail();
-  // A collected loss that is not in the record is kept: it could as well have come a moment later.
+  // A collected loss that the record does not name is kept: it may have come a moment later than
+  // the decision.
   std::vector<FaultCollector::Entry> left = faults_.take();
   is_open_ = false;
   untold_.clear();

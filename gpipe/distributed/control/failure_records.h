@@ -1,4 +1,5 @@
-// FailureRecords: what one rank knows of failures, and how all ranks come to throw the same.
+// FailureRecords: what one rank knows of failures, and how all ranks come to throw the same
+// failure.
 //
 // It has no sockets, no threads and no clock, so that a test can play all ranks in any order.
 // control.h carries the messages, and knows which ranks are needed and can be reached.
@@ -48,8 +49,9 @@ class FailureRecords {
     Time when;
   };
 
-  // How long faults are collected: faults of the same moment, plus the time that messages take. The
-  // same time passes after each loss: the lost rank may have decided, and others pass that on.
+  // How long faults are collected: the time that messages take, plus a moment for faults that
+  // happen together. The same time passes after each loss: the lost rank may have decided, and
+  // other ranks then pass its decision on.
   static constexpr std::chrono::milliseconds kWindow{40};
   // The ranks take turns to decide, the lowest first; three of them need less than a second. In the
   // second half of its turn a rank no longer decides, so that the next rank does not decide while
@@ -63,7 +65,7 @@ class FailureRecords {
   uint32_t epoch() const { return round_->epoch; }
   std::shared_ptr<const FailureRound> round() const { return round_; }
   bool has_failed() const { return round_->has_failed; }
-  // There are faults to decide about.
+  // Whether there are faults that are not decided yet.
   bool is_open() const { return is_open_; }
   // The record after which there is no next epoch; empty as long as there may be one.
   const std::vector<Fault>& last() const { return last_; }
@@ -79,13 +81,14 @@ class FailureRecords {
   // This rank has noticed that another rank can no longer take part. A second call has no effect.
   void lose(Fault loss, Time when, Time now);
   bool is_lost(int64_t rank) const { return lost_[index(rank)].has_value(); }
-  // Also true for ranks that other ranks report as lost, as long as that is not decided.
+  // Whether the rank may be lost. Also true if another rank reports it as lost and that is not
+  // decided.
   bool may_be_lost(int64_t rank) const;
 
-  // A fault or record of another rank, with that rank's epoch. A loss counts in any epoch.
+  // Takes a fault or record of another rank, with that rank's epoch. A loss counts in any epoch.
   void hear(uint32_t epoch, Fault fault, Time when, Time now);
   void hear_record(uint32_t epoch, std::vector<Fault> record, Time now);
-  // Another rank is ready to begin an epoch.
+  // Another rank says that it is ready to begin an epoch.
   void hear_ready(int64_t rank, uint32_t epoch);
   bool is_ready(int64_t rank, uint32_t epoch) const { return ready_[index(rank)] >= epoch; }
 
@@ -95,10 +98,11 @@ class FailureRecords {
   Time time_to_decide(Time now, int64_t lower, int64_t all) const;
   // Requirements: is_open().
   void decide(Time now);
-  // This rank can no longer reach any other rank.
+  // This rank can no longer reach any other rank, so it decides alone.
   void end(Fault why);
 
-  // Whether the next epoch may begin, if all other ranks are ready.
+  // Whether this rank allows the next epoch. Does not check that the other ranks are ready: see
+  // is_ready().
   bool may_go_on() const { return round_->is_decided() && !is_open_ && last_.empty(); }
   // Requirements: may_go_on(). The new epoch may have failed already.
   void begin_next_epoch(Time now);
@@ -108,7 +112,7 @@ class FailureRecords {
   std::optional<std::vector<Fault>> take_record() { return std::exchange(untold_record_, {}); }
   // Whether the work of this epoch must be canceled. Returns true once.
   bool take_must_cancel() { return std::exchange(must_cancel_, false); }
-  // The undecided faults, to resend to a rank that missed them.
+  // The undecided faults, to send again to a rank that missed them.
   std::vector<Fault> open_faults() const { return faults_.sorted(); }
 
  private:

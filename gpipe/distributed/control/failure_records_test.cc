@@ -102,7 +102,7 @@ TEST(FailureRecords, ALossThatTheRecordDoesNotNameIsNotForgotten) {
   records.decide(at(41));
   EXPECT_THAT(records.last(), ElementsAre(death(2)));
 
-  // The rank threw, so the record did not contain its end.
+  // This rank threw, so the record did not name its end.
   FailureRecords thrower(0, 3);
   thrower.hear(0, exception(2), at(0), at(0));
   thrower.lose(death(2), at(1), at(1));
@@ -177,7 +177,7 @@ TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   left.hear(0, death(0), at(45), at(50));
   EXPECT_EQ(left.time_to_decide(at(50), 0, 2), at(85));
 
-  // This rank was stopped: the messages that it reads may have come long ago.
+  // This rank was stopped, so the messages that it reads may have come long ago.
   FailureRecords stopped(0, 2);
   stopped.listen(at(0));
   stopped.listen(at(190));
@@ -190,7 +190,7 @@ TEST(FailureRecords, ARankThatMissesItsTurnWaitsForTheNext) {
   EXPECT_EQ(idle.time_to_decide(at(50), 0, 2), at(90));
 }
 
-// --- All ranks.
+// --- Tests of all ranks together.
 
 struct Word {
   enum Kind { kFault, kRecord, kReady, kBye, kClosed } kind;

@@ -8,7 +8,8 @@
 namespace gpipe::distributed {
 namespace {
 
-// A process with many workers may throw many exceptions. More than this many explain nothing new.
+// A process with many workers may throw many exceptions. Exceptions beyond this number explain
+// nothing new.
 constexpr std::size_t kMostFaults = 256;
 
 bool is_exception(const Fault& fault) { return fault.kind == FaultKind::kException; }
@@ -34,7 +35,7 @@ bool FaultCollector::add(Fault fault, Time when) {
     if (is_exception(entry.fault)) {
       if (is_exception(fault) && !(entry.fault == fault)) continue;
       if (is_exception(fault)) entry.when = std::min(when, entry.when);
-      return false;  // an end follows from the exception
+      return false;  // the rank's end follows from its exception
     }
     if (is_exception(fault)) {
       entry = {std::move(fault), when};

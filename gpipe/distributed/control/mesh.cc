@@ -15,7 +15,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// How long no process may listen at a rank's endpoint before the rank is lost.
+// A rank is lost if no process listens at its endpoint for this long.
 constexpr Milliseconds kConnecting{500};
 constexpr Milliseconds kAgain{20};
 constexpr Milliseconds kStrangerLimit{5000};
@@ -145,7 +145,8 @@ void Mesh::accept_strangers(Time now) {
   }
   if (!accept_error_.empty() && now < next_accept_) return;
   accept_error_.clear();
-  // Accept no more at a time: a flood of strangers would keep this thread from serving the ranks.
+  // Accepts at most this many at a time: a flood of strangers would keep this thread from
+  // serving the ranks.
   for (size_t i = 0; i < kMostStrangers; ++i) {
     int error = 0;
     Socket socket = accept_on(options_.listener, &error);

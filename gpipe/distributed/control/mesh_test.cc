@@ -100,7 +100,7 @@ TEST_F(MeshTest, ConnectsAllAndCarriesFrames) {
   meshes_[1]->add_peer(0, endpoints_[0], now());
   meshes_[2]->add_peer(0, endpoints_[0], now());
   meshes_[2]->add_peer(1, endpoints_[1], now());
-  meshes_[2]->add_peer(1, {"127.0.0.1", 1}, now());  // it knows already
+  meshes_[2]->add_peer(1, {"127.0.0.1", 1}, now());  // it knows this endpoint already
   settle();
   EXPECT_THAT(told(0), ::testing::UnorderedElementsAre("connected 1", "connected 2"));
   EXPECT_THAT(told(2), ::testing::UnorderedElementsAre("connected 0", "connected 1"));
@@ -149,7 +149,7 @@ TEST_F(MeshTest, DropsStrangers) {
   EXPECT_FALSE(is_dropped(first));
   EXPECT_THAT(told(1), ElementsAre("connected 2"));
   expect_dropped(to_frame(right, 0));
-  // A rank that then sends what no rank sends is lost.
+  // A rank that then sends a message that no rank sends is lost.
   (void)send(first.get(), "nonsense nonsense", 17, MSG_NOSIGNAL);
   settle();
   EXPECT_THAT(told(1), ElementsAre("lost 2: it sent what no rank sends"));

@@ -5,25 +5,25 @@
 namespace gpipe::distributed {
 
 Watchers::Place Watchers::add(std::function<void()> cancel) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const internal::MutexLock lock(mutex_);
   watchers_.push_front({std::move(cancel)});
   if (is_cancelled_) call(watchers_.front());
   return watchers_.begin();
 }
 
 void Watchers::remove(Place place) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const internal::MutexLock lock(mutex_);
   watchers_.erase(place);
 }
 
 void Watchers::cancel(uint32_t epoch) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const internal::MutexLock lock(mutex_);
   if (epoch != epoch_ || std::exchange(is_cancelled_, true)) return;
   for (Watcher& watcher : watchers_) call(watcher);
 }
 
 void Watchers::begin_epoch(uint32_t epoch) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const internal::MutexLock lock(mutex_);
   epoch_ = epoch;
   is_cancelled_ = false;
 }

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <mutex>
+
+#include "gpipe/runtime/mutex.h"
 
 namespace gpipe::distributed {
 
@@ -36,10 +37,10 @@ class Watchers {
  private:
   static void call(Watcher& watcher);
 
-  std::mutex mutex_;
-  std::list<Watcher> watchers_;
-  uint32_t epoch_ = 0;
-  bool is_cancelled_ = false;  // this epoch
+  internal::Mutex mutex_;
+  std::list<Watcher> watchers_ GPIPE_GUARDED_BY(mutex_);
+  uint32_t epoch_ GPIPE_GUARDED_BY(mutex_) = 0;
+  bool is_cancelled_ GPIPE_GUARDED_BY(mutex_) = false;  // this epoch
 };
 
 }  // namespace gpipe::distributed

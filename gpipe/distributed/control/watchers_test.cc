@@ -22,7 +22,7 @@ TEST(Watchers, CancelsWhatIsThereAndWhatComesLater) {
   watchers.remove(place);
 }
 
-// A thread that cancels has learned of the fault before, and may be late.
+// A thread that cancels has learned of the fault earlier. By now the next epoch may have begun.
 TEST(Watchers, ACancelThatComesLateCancelsNothingOfTheNextEpoch) {
   Watchers watchers;
   watchers.cancel(0);

@@ -70,7 +70,7 @@ std::string describe(const Failure& failure, const ChildOptions& options) {
            " is neither a program of this machine nor a script whose first line names its "
            "interpreter (#!/bin/sh)";
   }
-  // The file existed a moment ago, so its interpreter must be missing.
+  // The file existed a moment ago, so the missing file must be its interpreter.
   if (failure.error == ENOENT) {
     return options.program +
            " cannot be started: the interpreter that it names (a script's #! line, or a program's "
@@ -117,7 +117,8 @@ Failure become(const ChildOptions& options, char* const* arguments, char* const*
 
 void do_not_block(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// Whether `path` is a file that may be run. If it exists and may not be, *why becomes the reason.
+// Whether `path` is a file that may be run. If it exists but may not be run, *why becomes the
+// reason.
 bool is_program(const std::string& path, std::string* why) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0) {
@@ -179,7 +180,7 @@ std::string find_program(const std::string& program, const std::string& path,
     std::string file = in_directory(program);
     if (is_program(file, &why)) return file;
     if (!why.empty()) throw StartError(file + " cannot be started: " + why, kNotRun);
-    // The user gave a label, as for bazel run.
+    // The user gave a label, as they would for bazel run.
     std::string advice;
     if (program.rfind("//", 0) == 0) {
       advice = "; build it, and give the file, bazel-bin" + program.substr(1);

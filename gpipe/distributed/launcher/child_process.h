@@ -1,4 +1,5 @@
-// ChildProcess: one process of the launcher: finds its program, starts it, describes how it ended.
+// ChildProcess: one process of the launcher. Finds its program, starts it, and describes how it
+// ended.
 #ifndef GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
 #define GPIPE_DISTRIBUTED_LAUNCHER_CHILD_PROCESS_H_
 
@@ -11,13 +12,13 @@
 
 namespace gpipe::distributed {
 
-// Thrown if a program cannot be started, so that trying again would not help.
+// Thrown if a program cannot be started for a reason that trying again would not change.
 class StartError : public std::runtime_error {
  public:
   StartError(const std::string& what, int exit_code)
       : std::runtime_error(what), exit_code_(exit_code) {}
 
-  // As in shells: 127 if there is no such program, 126 if it cannot be run.
+  // The exit code that shells use: 127 if there is no such program, 126 if it cannot be run.
   int exit_code() const { return exit_code_; }
 
  private:
@@ -29,7 +30,7 @@ class StartError : public std::runtime_error {
 std::string find_program(const std::string& program, const std::string& path,
                          const std::string& directory);
 
-// The former state of the parent, which it has changed for itself and which a child gets back.
+// The parent's former state. The parent has changed it for itself, and a child gets it back.
 struct ParentState {
   sigset_t signal_mask;
   struct sigaction pipe_signal;
@@ -62,10 +63,11 @@ struct ChildProcess {
 // its descriptors 0 to 2 are open.
 ChildProcess start_child(const ChildOptions& options);
 
-// "ended with exit code 3", "was ended by SIGSEGV (signal 11), core dumped". `status`: from wait().
+// A text like "ended with exit code 3", or "was ended by SIGSEGV (signal 11), core dumped".
+// `status`: from wait().
 std::string describe_end(int status);
 
-// "SIGKILL (signal 9)".
+// A text like "SIGKILL (signal 9)".
 std::string describe_signal(int signal);
 
 // The exit code by which a shell reports a status: 128 plus the signal's number if a signal ended

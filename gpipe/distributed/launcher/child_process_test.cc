@@ -51,7 +51,7 @@ class ChildProcessTest : public ::testing::Test {
     return result;
   }
 
-  // All that a child writes. Expects that it ends well.
+  // All that a child writes. Expects that the child ends with exit code 0.
   std::string output_of(const ChildOptions& child_options) {
     const ChildProcess child = start_child(child_options);
     int status = -1;

@@ -18,8 +18,8 @@ namespace {
 // Runs in the guardian. Reads numbers from `pipe`: a group to watch, or minus a group to forget.
 [[noreturn]] void guard(int pipe) {
   setsid();
-  // killall with the launcher's name must not end the guardian, nor must common signals to all of
-  // the user's processes.
+  // killall with the launcher's name must not end the guardian. Nor must the usual signals that a
+  // user sends to all of their processes.
   prctl(PR_SET_NAME, "gpipe_guardian");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) std::signal(signal, SIG_IGN);
   // A reader of the launcher's output must see its end, so the guardian must not hold it open.

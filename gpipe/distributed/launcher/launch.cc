@@ -63,11 +63,11 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   return text;
 }
 
-// The state of this process that it changes while it launches.
+// The state of this process that it changes while it launches, and restores for its children.
 class OwnState {
  public:
   OwnState() {
-    // If standard streams are closed, open them, so that no end of a pipe becomes one.
+    // Opens standard streams that are closed, so that no pipe gets one of their descriptors.
     int fd = -1;
     do {
       fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -222,8 +222,9 @@ class Run {
     return result;
   }
 
-  // If each process used as many threads as there are cores, they would slow each other down. Sums
-  // depend on the number; this is the number that one process has whose stages share the cores.
+  // If each process used as many threads as there are cores, the processes would slow each other
+  // down. Sums depend on the number of threads. This number is the one that a single process has
+  // whose stages share the cores.
   int64_t threads_of_each() const {
     return std::max<int64_t>(machine::usable_cores() / options_.processes, 1);
   }
@@ -377,7 +378,7 @@ class Run {
     return WIFSIGNALED(status) && passed_on_.count(WTERMSIG(status)) != 0;
   }
 
-  // Whether ranks end because this launcher wants it, or was told to.
+  // Whether ranks end because this launcher ends them, or was told to end them.
   bool ends_all() const { return interrupted_ || terminated_ || killed_; }
 
   void take_end(Rank& rank, int status) {
@@ -468,8 +469,8 @@ class Run {
     }
   }
 
-  // After the end of all ranks: ends the processes that they have left behind. Returns whether some
-  // are still to be waited for.
+  // After the end of all ranks: ends the processes that they have left behind. Returns whether it
+  // must still wait for some of them.
   bool clean_up() {
     std::vector<int64_t> left;
     for (Rank& rank : ranks_) {
@@ -499,8 +500,8 @@ class Run {
     }
   }
 
-  // An exit code does not distinguish a rank that failed from one that only reports another's
-  // failure, and which of the two ends first is chance.
+  // An exit code does not tell whether a rank failed by itself or only reports another's failure.
+  // Which of the two ends first is chance.
   void report() {
     if (first_failure_ == nullptr || ranks_.size() == 1) return;
     if (stopped_before_failure_) return say("no rank had failed before all were told to stop");
@@ -527,8 +528,8 @@ class Run {
         " ended with exit code 0, and a rank whose others are gone fails");
   }
 
-  // The failed rank whose output explains the failure: ranks that have found the same error may let
-  // one of them report it. Null if no failed rank has written anything.
+  // The failed rank whose output explains the failure, because ranks that have found the same error
+  // may let one of them report it. Null if no failed rank has written anything.
   const Rank* who_says_why() const {
     for (const auto stream : {&Rank::error, &Rank::output}) {
       for (const Rank* rank : failed_) {
@@ -568,7 +569,7 @@ class Run {
 
   void say(const std::string& text) { to_error_->push("launch: " + text + "\n"); }
 
-  static constexpr milliseconds kMoment{100};  // for what is just ending
+  static constexpr milliseconds kMoment{100};  // for processes that are just ending
   static constexpr milliseconds kAfterKill{1000};
 
   const LaunchOptions& options_;

@@ -18,16 +18,17 @@ struct LaunchOptions {
   std::vector<std::string> command;
   // The folder in which they start and to which a program's path is relative. Default: the current.
   std::string directory;
-  // An existing folder for rank_0.out, rank_0.err, ... : the unchanged output of each process.
-  // Default: none is written.
+  // An existing folder for the unchanged output of each process: rank_0.out, rank_0.err, ...
+  // Default: no file is written.
   std::string log_directory;
   // How long the other processes may go on after the first has failed: they notice it themselves
   // and say why they stop. Then they get SIGTERM.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
-  // The limit of grace if the first has ended with exit code 2, by which programs say that they
-  // were called wrongly. The others may still wait for it to connect, which could take minutes.
+  // The limit of grace if the first process has ended with exit code 2, by which programs say that
+  // they were called wrongly. The others may still wait for it to connect, which could take
+  // minutes.
   std::chrono::milliseconds usage_grace = std::chrono::seconds(5);
-  // How long after SIGTERM they get SIGKILL.
+  // How long after SIGTERM a process gets SIGKILL.
   std::chrono::milliseconds kill_after = std::chrono::seconds(5);
   // true: rank 0 reads this process's standard input; false: /dev/null, as all other ranks do.
   bool input = false;
@@ -36,10 +37,10 @@ struct LaunchOptions {
 };
 
 // Starts the processes. Forwards what they write, line by line, with "[rank] " before each line,
-// and forwards signals (Ctrl-C) to them and their children. Returns when all have ended: 0 if each
-// ended with 0, otherwise the exit code of the first that did not, as shells report it (128 plus a
-// signal's number). If no signal ended that process, it may only have reported another's failure.
-// Events are reported on standard error, "launch: ...".
+// and forwards signals (Ctrl-C) to them and their children. Returns when all have ended. The result
+// is 0 if each ended with 0, and otherwise the exit code of the first process that did not, as
+// shells report it (128 plus a signal's number). Unless a signal ended that process, it may only
+// have reported another's failure. Events are reported on standard error, "launch: ...".
 //
 // Guarantees: none of the processes outlives this one, however it ends, nor do their children that
 // stay in their process group.

@@ -216,8 +216,8 @@ TEST(Launch, TheOthersOfAFailedRankAreTerminatedAfterTheGrace) {
                               "output, [1], says why")));
 }
 
-// If ranks are called wrongly, only one of them says so. The first may have left before it
-// connected, so that the others would wait for it.
+// If ranks are called wrongly, only one of them says so. If it left before it connected, the others
+// would wait for it.
 TEST(Launch, TheRankThatSaysWhyIsNamed) {
   const std::string file = ::testing::TempDir() + "/silent";
   Launched launched(script({"--processes=3"},
@@ -362,7 +362,7 @@ TEST(Launch, ASignalThatIsPassedOnAndNotHandledIsNobodysFailure) {
                     Not(HasSubstr("the failure began"))));
 }
 
-// As if only one rank was called with --help.
+// One rank ends at once, as if only that one was called with --help.
 TEST(Launch, ARankThatEndedWellBeforeTheFirstFailureIsNamed) {
   const std::string file = ::testing::TempDir() + "/done";
   Launched launched(script({"--processes=3"},

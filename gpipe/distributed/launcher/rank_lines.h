@@ -15,7 +15,7 @@ namespace gpipe::distributed {
 // Thread-safety: none.
 class RankLines {
  public:
-  // In bytes. Longer lines are cut, so that no process can use up the launcher's memory.
+  // The length in bytes. Longer lines are cut, so that no process can use up the launcher's memory.
   static constexpr std::size_t kLongestLine = 1 << 20;
 
   explicit RankLines(int64_t rank) : prefix_("[" + std::to_string(rank) + "] ") {}
@@ -30,9 +30,10 @@ class RankLines {
   std::string partial_;
 };
 
-// The bytes still to be written to a file descriptor. It never waits for the descriptor: a paused
-// terminal (Ctrl-S) or a slow reader must not keep Ctrl-C from working. If the reader has gone away
-// (head), that is not an error. All later bytes are dropped, as after an error (a full disk).
+// The bytes that are still to be written to a file descriptor. It never waits for the descriptor: a
+// paused terminal (Ctrl-S) or a slow reader must not keep Ctrl-C from working. If the reader has
+// gone away (head), that is not an error. All later bytes are dropped, as they are after an error
+// (a full disk).
 //
 // Requirements: SIGPIPE is ignored.
 //
@@ -47,7 +48,8 @@ class OutputQueue {
 
   int fd() const { return fd_; }
   bool empty() const { return pending_.empty(); }
-  // The errno that explains lost output; 0 if none was lost, or only because its reader went away.
+  // The errno that explains lost output. 0 if none was lost, or if it was lost only because its
+  // reader went away.
   int error() const { return error_; }
   // Whether the processes that write to it should wait.
   bool is_full() const { return pending_.size() >= kMostPending; }

@@ -54,7 +54,7 @@ AddressInfo look_up(const std::string& host, int flags) {
   return {found, freeaddrinfo};
 }
 
-// The system's own order may differ from machine to machine.
+// The system's own order may differ from machine to machine, so the result is sorted.
 std::vector<std::string> resolve_host(const std::string& host) {
   const AddressInfo found = look_up(host, 0);
   std::vector<std::string> addresses;
@@ -120,9 +120,9 @@ std::string chosen_by_user(const Environment& environment, const std::string& ma
                               listed(network.interfaces));
 }
 
-// Returns the address of a host that all ranks take, also if the host has several (A and AAAA
-// records) and machines know them in different orders: the first to which there is a route. Empty:
-// no address is known.
+// Returns an address of the host that all ranks choose, even if the host has several (A and AAAA
+// records) and machines know them in different orders: the first address to which there is a route.
+// Empty if no address is known.
 std::string address_of(const std::string& host, const Network& network) {
   const std::vector<std::string> addresses = network.resolve(host);
   for (const std::string& address : addresses) {

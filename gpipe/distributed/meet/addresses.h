@@ -24,8 +24,8 @@ struct Interface {
 // more than the address.
 std::vector<Interface> interfaces_of_this_machine();
 
-// Where processes of one machine meet: 127.0.0.1, or ::1 if the machine has no other loopback
-// address.
+// The address where processes of one machine meet: 127.0.0.1, or ::1 if the machine has no other
+// loopback address.
 std::string loopback_address(const std::vector<Interface>& interfaces);
 
 struct Addresses {

@@ -58,7 +58,7 @@ void expect_addresses(const Environment& environment, const std::string& own,
 TEST(Addresses, OneMachineMeetsOnLoopback) {
   expect_addresses(environment("127.0.0.1", 1, true), "127.0.0.1", "127.0.0.1");
   expect_addresses(environment("node2", 0, true), "127.0.0.1", "127.0.0.1");
-  // Even if the user has named another address.
+  // This holds even if the user has named another address.
   expect_addresses(environment("10.0.0.2", 0, true), "127.0.0.1", "127.0.0.1");
 }
 

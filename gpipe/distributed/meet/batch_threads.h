@@ -8,9 +8,10 @@ namespace gpipe::distributed {
 // all their life: when they wake up, they take an idle core and preempt no other thread.
 //
 // It is for Gloo's threads. If a machine has no more cores than processes, a message wakes the
-// receiver's thread on the core of the sender, inside the sender's write and with a lock held. A
-// Gloo thread of the sender then spins for that lock: half of a small cell's time went there. While
-// the receiver's worker computes, it does not need the message; once it waits, a core is idle.
+// receiver's thread on the core of the sender, inside the sender's write and while it holds a lock.
+// A Gloo thread of the sender then spins for that lock, which took half of a small cell's time. As
+// long as the receiver's worker computes, it does not need the message. Once it waits, a core is
+// idle.
 //
 // Changes nothing if the calling thread does not have the default policy (the new threads inherit
 // its policy), or if the system does not allow the change.

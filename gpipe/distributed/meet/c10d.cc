@@ -24,11 +24,12 @@
 namespace gpipe::distributed {
 namespace {
 
-// A wait that times out closes the connections of its group, and a rank that did not fail then
-// reads "closed by peer". So waits do not time out; Control tells whether a rank has failed.
+// A wait that times out closes the connections of its group. A rank that did not fail then reads
+// "closed by peer". So waits do not time out; Control says whether a rank has failed.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-// Nothing of c10d's own leaves this file: its errors are LibTorch's, with stack frames in the text.
+// No exception type of c10d leaves this file: c10d's errors are LibTorch's, with stack frames in
+// the text.
 template <typename Error, typename Call>
 auto throwing(const Call& call) {
   try {
@@ -120,7 +121,8 @@ class BreakableStore final : public c10d::PrefixStore {
       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(10));
     }
   }
-  // With the extended API Gloo would wait in other functions than these.
+  // Says no, because with the extended API Gloo would wait in functions that this class does not
+  // replace.
   bool hasExtendedApi() const override { return false; }
 
  private:
@@ -148,7 +150,7 @@ class GlooGroup final : public Group {
   std::unique_ptr<Transfer> send(const at::Tensor& bytes, int64_t to, int32_t tag) override {
     const NoSigpipe scope;
     std::vector<at::Tensor> tensors{bytes};
-    // The backend counts its calls without a lock.
+    // A lock is needed because the backend counts its calls without one.
     std::lock_guard<std::mutex> lock(mutex_);
     return throwing<std::runtime_error>([&] {
       return std::make_unique<C10dTransfer>(backend_->send(tensors, static_cast<int>(to), tag));

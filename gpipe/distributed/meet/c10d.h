@@ -81,11 +81,11 @@ class Group {
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& bytes, int64_t from, int32_t tag) = 0;
 };
 
-// All ranks call this with the same `name`, which no earlier group has had. `address`: that of the
-// interface through which others reach this rank. Blocks until all ranks are connected. Throws
-// std::runtime_error if they are not within `limit`, or if is_given_up() returns true, which is
-// called while other ranks have not come. Once Gloo begins to connect to a rank that has come, that
-// cannot be interrupted.
+// All ranks call this with the same `name`, which no earlier group has had. `address`: the address
+// of the interface through which others reach this rank. Blocks until all ranks are connected.
+// Throws std::runtime_error if they are not connected within `limit`, or if is_given_up() returns
+// true; that is called while other ranks have not come. Once Gloo begins to connect to a rank that
+// has come, it cannot be interrupted.
 std::unique_ptr<Group> connect_group(Store& store, const std::string& name, int64_t rank,
                                      int64_t size, const std::string& address,
                                      std::chrono::milliseconds limit,

@@ -1,11 +1,11 @@
 #!/bin/bash
-# c10d.cc is compiled with declarations of Gloo that are ours (third_party/gloo). That is safe as long
-# as no code of Gloo comes of them: no table of virtual functions, no type information, no function
-# of its classes, and no call of one. Whatever it does with Gloo goes through c10d.
+# c10d.cc is compiled with declarations of Gloo that are ours (third_party/gloo). That is safe as
+# long as they produce no code of Gloo: no table of virtual functions, no type information, no
+# function of its classes, and no call of one. All that c10d.cc does with Gloo must go through c10d.
 set -eu
 
 symbols="$(<"$1")" # as nm -C prints them
-# It is the right file, and nm could read it.
+# Checks that it is the right file, and that nm could read it.
 grep -q 'gpipe::distributed::connect_group' <<<"${symbols}"
 grep -q 'U c10d::ProcessGroupGloo::ProcessGroupGloo' <<<"${symbols}"
 # Names of the standard library's templates may have Gloo's in their arguments.

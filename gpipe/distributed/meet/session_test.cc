@@ -100,7 +100,7 @@ TEST(Session, ProcessesFindEachOther) {
     for (const int32_t tag : {0, 1}) {
       auto receive = group->receive(room, tag == 0 ? before : next, tag);
       auto send = group->send(sent, tag == 0 ? next : before, tag);
-      if (!receive->wait() || !send->wait()) say("cancelled");
+      if (!receive->wait() || !send->wait()) say("canceled");
       say(std::to_string(room[4].item<int>()));
     }
     // All are loopback addresses: rank 0's store, and the two devices of Gloo.

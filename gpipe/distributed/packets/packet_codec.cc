@@ -1,19 +1,17 @@
 #include "gpipe/distributed/packets/packet_codec.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/ScalarType.h>
-#include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "gpipe/distributed/packets/packet_format.h"
 #include "gpipe/distributed/sockets/bytes.h"
 #include "gpipe/internal/libtorch/versions.h"
 #include "gpipe/internal/tensors/alias.h"
@@ -24,61 +22,6 @@ namespace {
 
 using internal::Item;
 using internal::Packet;
-using internal::ValueKind;
-
-constexpr uint32_t kHeadMagic = 0x31504850;      // "PHP1"
-constexpr uint32_t kAnnounceMagic = 0x31504150;  // "PAP1"
-// The size of the largest element, in bytes. Each piece of memory begins at a multiple of it, so
-// that all elements in it are aligned for their type.
-constexpr int64_t kLargestElement = 16;
-constexpr uint16_t kMostDimensions = 64;
-
-enum class Place : uint8_t {
-  kInline,  // in the head
-  kAlone,   // a message of its own
-  kPacked,  // in the head, without the gaps between its elements
-  kPackedAlone,
-};
-
-bool is_packed(Place place) { return place == Place::kPacked || place == Place::kPackedAlone; }
-bool is_alone(Place place) { return place == Place::kAlone || place == Place::kPackedAlone; }
-
-enum ItemFlags : uint8_t {
-  kNeedsGrad = 1,
-  kReadOnly = 2,
-  kShared = 4,
-  kChanged = 8,
-  kConstant = 16
-};
-enum TensorFlags : uint8_t { kConjugate = 1, kNegative = 2 };
-
-bool can_travel(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Byte:
-    case c10::ScalarType::Char:
-    case c10::ScalarType::Short:
-    case c10::ScalarType::Int:
-    case c10::ScalarType::Long:
-    case c10::ScalarType::UInt16:
-    case c10::ScalarType::UInt32:
-    case c10::ScalarType::UInt64:
-    case c10::ScalarType::Half:
-    case c10::ScalarType::Float:
-    case c10::ScalarType::Double:
-    case c10::ScalarType::BFloat16:
-    case c10::ScalarType::ComplexHalf:
-    case c10::ScalarType::ComplexFloat:
-    case c10::ScalarType::ComplexDouble:
-    case c10::ScalarType::Bool:
-    case c10::ScalarType::Float8_e5m2:
-    case c10::ScalarType::Float8_e4m3fn:
-    case c10::ScalarType::Float8_e5m2fnuz:
-    case c10::ScalarType::Float8_e4m3fnuz:
-      return true;
-    default:
-      return false;
-  }
-}
 
 void check_can_travel(const at::Tensor& tensor, c10::Device device) {
   const char* what = nullptr;
@@ -96,17 +39,6 @@ void check_can_travel(const at::Tensor& tensor, c10::Device device) {
 }
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
-
-int64_t line_of(c10::Device device) { return static_cast<int64_t>(internal::line_bytes(device)); }
-
-// The first place at or behind `offset` in a head whose place in a line is `shift`. Tensors on the
-// CPU use the memory of the head.
-int64_t next_place(int64_t offset, int64_t shift) {
-  const int64_t line = line_of(c10::kCPU);
-  return offset + ((shift - offset) % line + line) % line;
-}
-
-// --- Sending.
 
 // A part of a storage that one tensor covers, or several that overlap. Places are in bytes.
 struct Part {
@@ -202,194 +134,95 @@ void write_tensor(ByteWriter& head, const at::Tensor& tensor, uint32_t part, int
   }
 }
 
-// --- Receiving.
-
-[[noreturn]] void damaged(const std::string& what) {
-  throw DamagedMessage("a packet of tensors is damaged: " + what);
-}
-
-// The description of one tensor, as read and checked by itself.
-struct Description {
-  uint32_t part = 0;
-  c10::ScalarType type = c10::ScalarType::Undefined;
-  uint8_t flags = 0;
-  int64_t offset = 0;  // of its first element in its part, in bytes
-  c10::SmallVector<int64_t, 6> sizes;
-  c10::SmallVector<int64_t, 6> strides;
-  int64_t extent = 0;        // from its first element to the end of its last, in bytes
-  int64_t unique_bytes = 0;  // without repetitions
-
-  int64_t element() const { return static_cast<int64_t>(c10::elementSize(type)); }
-};
-
-Description read_description(ByteReader& reader) {
-  Description result;
-  result.part = reader.number<uint32_t>();
-  const auto type = reader.number<int8_t>();
-  result.type = static_cast<c10::ScalarType>(type);
-  if (type < 0 || !can_travel(result.type)) damaged("no type " + std::to_string(type));
-  result.flags = reader.number<uint8_t>();
-  if (result.flags > (kConjugate | kNegative)) damaged("no such marks of a tensor");
-  if ((result.flags & kConjugate) != 0 && !c10::isComplexType(result.type)) {
-    damaged("only complex numbers have a conjugate");
-  }
-  result.offset = reader.number<int64_t>();
-  const auto dimensions = reader.number<uint16_t>();
-  if (dimensions > kMostDimensions) damaged(std::to_string(dimensions) + " dimensions");
-  int64_t elements = 1;
-  int64_t unique = 1;
-  int64_t last = 0;
-  bool overflow = false;
-  for (uint16_t i = 0; i < dimensions; ++i) {
-    const auto size = reader.number<int64_t>();
-    const auto stride = reader.number<int64_t>();
-    if (size < 0 || stride < 0) damaged("a size or stride below 0");
-    result.sizes.push_back(size);
-    result.strides.push_back(stride);
-    // A later size of 0 does not clear the overflow, although the number of elements is then 0.
-    overflow = __builtin_mul_overflow(elements, size, &elements) || overflow;
-    overflow =
-        __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size, &unique) ||
-        overflow;
-    int64_t reach = 0;
-    overflow = __builtin_mul_overflow(std::max<int64_t>(size - 1, 0), stride, &reach) || overflow;
-    overflow = __builtin_add_overflow(last, reach, &last) || overflow;
-  }
-  const int64_t element = result.element();
-  int64_t total = 0;
-  overflow = __builtin_mul_overflow(elements, element, &total) || overflow;
-  overflow = __builtin_mul_overflow(unique, element, &result.unique_bytes) || overflow;
-  overflow = __builtin_add_overflow(last, 1, &last) || overflow;
-  overflow = __builtin_mul_overflow(last, element, &result.extent) || overflow;
-  if (overflow) damaged("a tensor is larger than any memory");
-  if (elements == 0) result.extent = result.unique_bytes = 0;
-  if (result.offset < 0 || result.offset % element != 0) damaged("an offset within an element");
-  return result;
-}
-
-// A storage of the bytes at `data`, which keeps `owner` alive.
-c10::Storage storage_over(const at::Tensor& owner, char* data, int64_t bytes) {
-  auto* context = new at::Tensor(owner);
-  c10::DataPtr pointer(
-      data, context, [](void* kept) { delete static_cast<at::Tensor*>(kept); },
-      c10::Device(c10::kCPU));
-  return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
-                      std::move(pointer), c10::GetCPUAllocator(), /*resizable=*/true);
-}
-
-at::Tensor tensor_over(c10::Storage storage, c10::ScalarType type, int64_t offset_bytes,
-                       c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  const c10::DispatchKey key = c10::computeDispatchKey(type, c10::kStrided, storage.device());
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      sizes, strides, offset_bytes / static_cast<int64_t>(c10::elementSize(type)));
-  return tensor;
-}
-
-at::Tensor bytes_of(int64_t count, c10::Device device = c10::kCPU) {
-  return at::empty({count}, c10::TensorOptions(c10::kByte).device(device));
-}
-
 // The bytes of a part of an accelerator's memory.
 at::Tensor bytes_within(const at::Tensor& tensor, int64_t begin, int64_t count) {
   return tensor_over(tensor.storage(), c10::kByte, begin, {count}, {1});
 }
 
-// Not inlined: gcc assumes that LibTorch's branch for tensors without memory is taken here.
-__attribute__((noinline)) char* data_of(const at::Tensor& bytes) {
-  return static_cast<char*>(bytes.mutable_data_ptr());
-}
-
-// A piece of memory, into which several tensors may be views.
-struct ReadPart {
-  Place place = Place::kInline;
-  int64_t bytes = 0;
-  int64_t shift = 0;
-  int64_t begin = 0;  // in the head
-  int64_t travelling = 0;
-  uint32_t storage_number = 0;
-  int64_t users = 0;
-  at::Tensor owner;
-  at::Tensor packed;  // for kPackedAlone
-  c10::Storage storage;
-  int64_t in_storage = 0;  // where the part begins in the storage
+// A packet's tensors, each object once, and which of them an item has.
+struct Objects {
+  std::vector<at::Tensor> tensors;
+  std::vector<uint32_t> of_item;  // kUndefined: none
 };
 
-}  // namespace
-
-bool OutgoingPacket::is_changed() const {
-  return std::any_of(sources.begin(), sources.end(),
-                     [](const internal::VersionMark& source) { return source.is_changed(); });
-}
-
-OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device device) {
-  std::vector<at::Tensor> tensors;  // each object once
+Objects objects_of(const Packet& packet, c10::Device device) {
+  Objects objects;
   internal::Twins<uint32_t> known;  // their numbers
-  std::vector<uint32_t> tensor_of_item;
-  constexpr uint32_t kUndefined = UINT32_MAX;
   for (const Item& item : packet.items) {
     if (!item.tensor.defined()) {
-      tensor_of_item.push_back(kUndefined);
+      objects.of_item.push_back(kUndefined);
       continue;
     }
     if (const uint32_t* const twin = known.find(item.tensor)) {
-      tensor_of_item.push_back(*twin);
+      objects.of_item.push_back(*twin);
       continue;
     }
     check_can_travel(item.tensor, device);
-    tensor_of_item.push_back(static_cast<uint32_t>(tensors.size()));
-    known.add(item.tensor, tensor_of_item.back());
-    tensors.push_back(item.tensor);
+    objects.of_item.push_back(static_cast<uint32_t>(objects.tensors.size()));
+    known.add(item.tensor, objects.of_item.back());
+    objects.tensors.push_back(item.tensor);
   }
-  std::vector<Part> parts = parts_of(tensors);
-  std::vector<uint32_t> part_of_tensor(tensors.size());
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    Part& part = parts[p];
-    for (const std::size_t tensor : part.tensors) part_of_tensor[tensor] = static_cast<uint32_t>(p);
-    const at::Tensor& first = tensors[part.tensors.front()];
-    if (part.tensors.size() == 1 && part.bytes() > 2 * unique_bytes(first) + kLargestElement) {
-      part.place = Place::kPacked;
-      part.packed = without_repetitions(first).contiguous();
-    }
-    if (part.place == Place::kInline && part.bytes() >= alone_from) part.place = Place::kAlone;
-    if (device.is_cpu()) continue;
-    if (part.place == Place::kPacked) part.place = Place::kPackedAlone;
-    if (part.place == Place::kInline && part.bytes() > 0) part.place = Place::kAlone;
-  }
+  return objects;
+}
 
+// How a part travels. `first`: its first tensor.
+void choose_place(Part& part, const at::Tensor& first, int64_t alone_from, c10::Device device) {
+  if (part.tensors.size() == 1 && part.bytes() > 2 * unique_bytes(first) + kLargestElement) {
+    part.place = Place::kPacked;
+    part.packed = without_repetitions(first).contiguous();
+  }
+  if (part.place == Place::kInline && part.bytes() >= alone_from) part.place = Place::kAlone;
+  if (device.is_cpu()) return;
+  if (part.place == Place::kPacked) part.place = Place::kPackedAlone;
+  if (part.place == Place::kInline && part.bytes() > 0) part.place = Place::kAlone;
+}
+
+void write_part(ByteWriter& head, const Part& part, const std::vector<Part>& parts) {
+  head.number(static_cast<uint8_t>(part.place));
+  head.number(part.bytes());
+  head.number(static_cast<uint8_t>(part.shift()));
+  head.number(part.travelling());
+  // The number of the first part of the same storage, for the receiver: in-place changes of
+  // tensors that share a storage count for all of them.
+  head.number(static_cast<uint32_t>(
+      std::find_if(parts.begin(), parts.end(),
+                   [&](const Part& other) { return other.storage == part.storage; }) -
+      parts.begin()));
+}
+
+void write_item(ByteWriter& head, const Item& item, uint32_t tensor) {
+  head.number(tensor);
+  head.number(static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) |
+                                   (item.read_only ? kReadOnly : 0) | (item.shared ? kShared : 0) |
+                                   (item.is_changed() ? kChanged : 0) |
+                                   (item.constant ? kConstant : 0)));
+}
+
+// What a head says of the packet (PacketDescription).
+ByteWriter described(const Packet& packet, const Objects& objects, const std::vector<Part>& parts) {
+  std::vector<uint32_t> part_of(objects.tensors.size());
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (const std::size_t tensor : parts[p].tensors) part_of[tensor] = static_cast<uint32_t>(p);
+  }
   ByteWriter head;
   head.number(static_cast<uint8_t>(packet.kind));
   head.number(static_cast<uint32_t>(parts.size()));
-  for (const Part& part : parts) {
-    head.number(static_cast<uint8_t>(part.place));
-    head.number(part.bytes());
-    head.number(static_cast<uint8_t>(part.shift()));
-    head.number(part.travelling());
-    // The number of the first part of the same storage, for the receiver: in-place changes of
-    // tensors that share a storage count for all of them.
-    head.number(static_cast<uint32_t>(
-        std::find_if(parts.begin(), parts.end(),
-                     [&](const Part& other) { return other.storage == part.storage; }) -
-        parts.begin()));
-  }
-  head.number(static_cast<uint32_t>(tensors.size()));
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    write_tensor(head, tensors[i], part_of_tensor[i], parts[part_of_tensor[i]].begin);
+  for (const Part& part : parts) write_part(head, part, parts);
+  head.number(static_cast<uint32_t>(objects.tensors.size()));
+  for (std::size_t i = 0; i < objects.tensors.size(); ++i) {
+    write_tensor(head, objects.tensors[i], part_of[i], parts[part_of[i]].begin);
   }
   head.number(static_cast<uint32_t>(packet.items.size()));
   for (std::size_t i = 0; i < packet.items.size(); ++i) {
-    const Item& item = packet.items[i];
-    head.number(tensor_of_item[i]);
-    head.number(
-        static_cast<uint8_t>((item.needs_grad ? kNeedsGrad : 0) | (item.read_only ? kReadOnly : 0) |
-                             (item.shared ? kShared : 0) | (item.is_changed() ? kChanged : 0) |
-                             (item.constant ? kConstant : 0)));
+    write_item(head, packet.items[i], objects.of_item[i]);
   }
+  return head;
+}
 
-  // A head is: magic, the size of the description, the description, the parts.
-  const auto described = static_cast<int64_t>(head.bytes().size());
-  int64_t end = 16 + described;
+// The whole head: the description, and the parts that travel in it.
+at::Tensor head_of(const ByteWriter& description, const std::vector<Part>& parts) {
+  const auto bytes = static_cast<int64_t>(description.bytes().size());
+  int64_t end = kHeadBegin + bytes;
   std::vector<int64_t> begins;
   for (const Part& part : parts) {
     if (is_alone(part.place)) {
@@ -399,32 +232,16 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
     begins.push_back(next_place(end, part.place == Place::kPacked ? 0 : part.shift()));
     end = begins.back() + part.travelling();
   }
-  OutgoingPacket result;
-  result.head = bytes_of(end);
-  char* data = data_of(result.head);
-  std::memset(data, 0, static_cast<size_t>(16 + described));
+  at::Tensor head = bytes_of(end);
+  char* data = data_of(head);
+  int64_t written = kHeadBegin + bytes;
+  std::memset(data, 0, static_cast<size_t>(kHeadBegin));
   std::memcpy(data, &kHeadMagic, sizeof kHeadMagic);
-  std::memcpy(data + 8, &described, sizeof described);
-  std::memcpy(data + 16, head.bytes().data(), head.bytes().size());
-  int64_t written = 16 + described;
+  std::memcpy(data + 8, &bytes, sizeof bytes);
+  std::memcpy(data + kHeadBegin, description.bytes().data(), description.bytes().size());
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Part& part = parts[p];
-    const at::Tensor& first = tensors[part.tensors.front()];
-    if (is_alone(part.place)) {
-      if (part.place == Place::kPackedAlone) {
-        const auto begin =
-            part.packed.storage_offset() * static_cast<int64_t>(part.packed.element_size());
-        result.bodies.push_back(bytes_within(part.packed, begin, part.travelling()));
-      } else if (!device.is_cpu()) {
-        result.bodies.push_back(bytes_within(first, part.begin, part.bytes()));
-      } else {
-        auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
-        result.bodies.push_back(
-            tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
-        for (const std::size_t tensor : part.tensors) result.sources.emplace_back(tensors[tensor]);
-      }
-      continue;
-    }
+    if (is_alone(part.place)) continue;
     // The gaps must not carry old contents of this process's memory.
     std::memset(data + written, 0, static_cast<size_t>(begins[p] - written));
     const void* from = part.place == Place::kPacked ? part.packed.const_data_ptr() : part.data();
@@ -433,189 +250,47 @@ OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device devi
     }
     written = begins[p] + part.travelling();
   }
+  return head;
+}
+
+// Adds the message of a part that is not in the head.
+void add_body(OutgoingPacket& result, const Part& part, const std::vector<at::Tensor>& tensors,
+              c10::Device device) {
+  const at::Tensor& first = tensors[part.tensors.front()];
+  if (part.place == Place::kPackedAlone) {
+    const auto begin =
+        part.packed.storage_offset() * static_cast<int64_t>(part.packed.element_size());
+    result.bodies.push_back(bytes_within(part.packed, begin, part.travelling()));
+    return;
+  }
+  if (!device.is_cpu()) {
+    result.bodies.push_back(bytes_within(first, part.begin, part.bytes()));
+    return;
+  }
+  auto storage = storage_over(first, const_cast<char*>(part.data()), part.bytes());
+  result.bodies.push_back(tensor_over(std::move(storage), c10::kByte, 0, {part.bytes()}, {1}));
+  for (const std::size_t tensor : part.tensors) result.sources.emplace_back(tensors[tensor]);
+}
+
+}  // namespace
+
+bool OutgoingPacket::is_changed() const {
+  return std::any_of(sources.begin(), sources.end(),
+                     [](const internal::VersionMark& source) { return source.is_changed(); });
+}
+
+OutgoingPacket encode(const Packet& packet, int64_t alone_from, c10::Device device) {
+  const Objects objects = objects_of(packet, device);
+  std::vector<Part> parts = parts_of(objects.tensors);
+  for (Part& part : parts) {
+    choose_place(part, objects.tensors[part.tensors.front()], alone_from, device);
+  }
+  OutgoingPacket result;
+  result.head = head_of(described(packet, objects, parts), parts);
+  for (const Part& part : parts) {
+    if (is_alone(part.place)) add_body(result, part, objects.tensors, device);
+  }
   return result;
-}
-
-IncomingPacket::IncomingPacket(const at::Tensor& head, int64_t limit, c10::Device device) {
-  const std::string_view all(static_cast<const char*>(head.const_data_ptr()),
-                             static_cast<size_t>(head.numel()));
-  ByteReader start(all);
-  if (start.number<uint32_t>() != kHeadMagic) damaged("it does not begin as one");
-  start.number<uint32_t>();
-  const auto described = start.number<int64_t>();
-  if (described < 0 || described > static_cast<int64_t>(start.left())) {
-    damaged("its description ends behind it");
-  }
-  ByteReader reader(all.substr(16, static_cast<size_t>(described)));
-  // Each counted item takes bytes of the description, so no count causes more memory to be
-  // allocated than a small multiple of what has arrived.
-  const auto count = [&](size_t least_bytes) {
-    const auto number = reader.number<uint32_t>();
-    if (number > reader.left() / least_bytes) damaged("it counts more than it describes");
-    return number;
-  };
-
-  const auto kind = reader.number<uint8_t>();
-  if (kind > static_cast<uint8_t>(ValueKind::kTuple4)) damaged("no kind " + std::to_string(kind));
-  packet_.kind = static_cast<ValueKind>(kind);
-
-  std::vector<ReadPart> parts(count(22));
-  int64_t end = 16 + described;
-  int64_t total = 0;
-  for (ReadPart& part : parts) {
-    const auto place = reader.number<uint8_t>();
-    if (place > static_cast<uint8_t>(Place::kPackedAlone)) {
-      damaged("no place " + std::to_string(place));
-    }
-    part.place = static_cast<Place>(place);
-    part.bytes = reader.number<int64_t>();
-    part.shift = reader.number<uint8_t>();
-    part.travelling = reader.number<int64_t>();
-    part.storage_number = reader.number<uint32_t>();
-    if (part.storage_number >= parts.size()) damaged("no such storage");
-    if (part.bytes < 0 || part.travelling < 0 || part.shift >= line_of(device)) {
-      damaged("a size below 0");
-    }
-    if (!is_packed(part.place) && part.travelling != part.bytes) damaged("two sizes");
-    if (device.is_cpu() ? part.place == Place::kPackedAlone
-                        : !is_alone(part.place) && part.bytes + part.travelling > 0) {
-      damaged("memory of another type of devices");
-    }
-    if (part.place != Place::kInline && (__builtin_add_overflow(total, part.bytes, &total) ||
-                                         (part.place == Place::kPackedAlone &&
-                                          __builtin_add_overflow(total, part.travelling, &total)) ||
-                                         total > limit)) {
-      damaged("it wants more than " + std::to_string(limit) + " bytes of memory");
-    }
-    if (is_alone(part.place)) continue;
-    part.begin = next_place(end, part.place == Place::kPacked ? 0 : part.shift);
-    if (__builtin_add_overflow(part.begin, part.travelling, &end) ||
-        end > static_cast<int64_t>(all.size())) {
-      damaged("bytes of a tensor end behind it");
-    }
-  }
-
-  head_bytes_ = end;
-
-  std::vector<Description> descriptions(count(16));
-  for (Description& described_tensor : descriptions) {
-    described_tensor = read_description(reader);
-    if (described_tensor.part >= parts.size()) damaged("a tensor in no memory");
-    ReadPart& part = parts[described_tensor.part];
-    ++part.users;
-    int64_t tensor_end = 0;
-    if (__builtin_add_overflow(described_tensor.offset, described_tensor.extent, &tensor_end) ||
-        tensor_end > part.bytes) {
-      damaged("a tensor ends behind its memory");
-    }
-    // On an accelerator the tensor's storage is the memory itself, and its offset is in elements.
-    const int64_t least = device.is_cpu() ? std::min<int64_t>(described_tensor.element(), 8)
-                                          : described_tensor.element();
-    if (described_tensor.extent > 0 && (part.shift + described_tensor.offset) % least != 0) {
-      damaged("an element across two places");
-    }
-    if (is_packed(part.place) &&
-        (part.users > 1 || part.travelling != described_tensor.unique_bytes)) {
-      damaged("a tensor with gaps of another size");
-    }
-  }
-
-  struct ReadItem {
-    uint32_t tensor;
-    uint8_t flags;
-  };
-  std::vector<ReadItem> items(count(5));
-  for (ReadItem& item : items) {
-    item.tensor = reader.number<uint32_t>();
-    item.flags = reader.number<uint8_t>();
-    if (item.tensor != UINT32_MAX && item.tensor >= descriptions.size()) damaged("no such tensor");
-    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant))
-      damaged("no such marks");
-  }
-  reader.end();
-
-  // Everything is checked, so memory may be allocated from here on.
-  for (ReadPart& part : parts) {
-    if (part.place == Place::kInline && device.is_cpu()) {
-      part.owner = head;
-      part.storage = storage_over(head, data_of(head) + part.begin, part.bytes);
-    } else {
-      part.owner = bytes_of(part.bytes + part.shift, device);
-      if (device.is_cpu()) {
-        part.storage = storage_over(part.owner, data_of(part.owner) + part.shift, part.bytes);
-      } else {
-        // The allocator's own storage, because the allocator tracks that for streams that use it.
-        part.storage = part.owner.storage();
-        part.in_storage = part.shift;
-      }
-    }
-    if (part.place == Place::kAlone) {
-      bodies_.push_back(part.owner.narrow(0, part.shift, part.bytes));
-    } else if (part.place == Place::kPackedAlone) {
-      part.packed = bytes_of(part.travelling, device);
-      bodies_.push_back(part.packed);
-    }
-  }
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(descriptions.size());
-  std::vector<const c10::TensorImpl*> first_of_storage(parts.size());
-  for (const Description& described_tensor : descriptions) {
-    const ReadPart& part = parts[described_tensor.part];
-    const int64_t offset = part.in_storage + described_tensor.offset;
-    at::Tensor tensor = tensor_over(part.storage, described_tensor.type, offset,
-                                    described_tensor.sizes, described_tensor.strides);
-    if (is_packed(part.place)) {
-      // The elements are contiguous in the bytes that were sent.
-      c10::SmallVector<int64_t, 6> sizes = described_tensor.sizes;
-      for (std::size_t i = 0; i < sizes.size(); ++i) {
-        if (described_tensor.strides[i] == 0) sizes[i] = 1;
-      }
-      const at::Tensor to =
-          tensor_over(part.storage, described_tensor.type, offset, sizes, described_tensor.strides);
-      c10::SmallVector<int64_t, 6> dense(sizes.size());
-      int64_t stride = 1;
-      for (std::size_t i = sizes.size(); i-- > 0;) {
-        dense[i] = stride;
-        stride *= sizes[i];
-      }
-      const at::Tensor from =
-          tensor_over(part.place == Place::kPacked
-                          ? storage_over(head, data_of(head) + part.begin, part.travelling)
-                          : part.packed.storage(),
-                      described_tensor.type, 0, sizes, dense);
-      filled_later_.emplace_back(to, from);
-    }
-    if ((described_tensor.flags & kConjugate) != 0) tensor._set_conj(true);
-    if ((described_tensor.flags & kNegative) != 0) tensor._set_neg(true);
-    const c10::TensorImpl*& first = first_of_storage[part.storage_number];
-    if (first == nullptr) {
-      first = tensor.unsafeGetTensorImpl();
-    } else if (!tensor.is_inference()) {
-      tensor.unsafeGetTensorImpl()->set_version_counter(first->version_counter());
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  for (const ReadItem& read : items) {
-    Item item;
-    if (read.tensor != UINT32_MAX) item.tensor = tensors[read.tensor];
-    item.needs_grad = (read.flags & kNeedsGrad) != 0;
-    item.read_only = (read.flags & kReadOnly) != 0;
-    item.shared = (read.flags & kShared) != 0;
-    item.constant = (read.flags & kConstant) != 0;
-    item.version = (read.flags & kChanged) != 0 ? -1 : 0;
-    packet_.items.push_back(std::move(item));
-  }
-}
-
-Packet IncomingPacket::take() {
-  for (auto& [to, from] : filled_later_) to.copy_(from);
-  filled_later_.clear();
-  bodies_.clear();
-  // Receiving into the tensors does not count as a change.
-  for (Item& item : packet_.items) {
-    if (item.version == 0) item.mark_version();
-  }
-  return std::move(packet_);
 }
 
 at::Tensor announce(int64_t head_bytes) {

@@ -80,7 +80,7 @@ TEST(RunInEngine, KeepsWhatIsSavedIfAskedTo) {
   EXPECT_EQ(y.grad_fn()->next_edge(0).function->name(), "torch::autograd::AccumulateGrad");
 }
 
-// A function whose backward does something.
+// A function whose backward runs the given code.
 struct DoesInBackward : torch::autograd::Function<DoesInBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const std::function<void()>& work) {
@@ -108,7 +108,8 @@ TEST(RunForAllGradients, NodesComputeWhatTheBackwardAroundThemDoesNotAskFor) {
     run_for_all_gradients([&] { with = gradients_there(); });
   };
   torch::autograd::grad({DoesInBackward::apply(x, work)}, {x});
-  EXPECT_FALSE(without[0].defined()) << "LibTorch has changed: is the function needed?";
+  EXPECT_FALSE(without[0].defined())
+      << "LibTorch has changed: is run_for_all_gradients() still needed?";
   ASSERT_TRUE(with[0].defined());
   EXPECT_TRUE(with[1].defined());
 }

@@ -10,8 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether anything else refers to this part of a sparse gradient; `part` itself is one reference
-// more.
+// Whether anything other than `part` refers to this part of a sparse gradient. `part` itself is one
+// more reference.
 bool is_shared_part(const at::Tensor& part) { return part.use_count() > 2 || shares_storage(part); }
 
 // Reads the implementation directly: _values() returns a new tensor at each call, and this tensor
@@ -26,8 +26,8 @@ bool values_are_shared(const at::Tensor& sparse) {
   return is_shared_part(sparse_impl(sparse).values());
 }
 
-// Whether anything else refers to the elements or to their indices, which often have the memory of
-// the indices that an embedding was given.
+// Whether anything else refers to the elements or to their indices. The indices often have the
+// memory of the indices that the caller gave to an embedding.
 bool parts_are_shared(const at::Tensor& sparse) {
   return values_are_shared(sparse) || is_shared_part(sparse_impl(sparse).indices());
 }

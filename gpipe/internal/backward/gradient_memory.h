@@ -1,4 +1,5 @@
-// Gradient memory: whether others have a gradient's memory, and how it gets memory of its own.
+// Gradient memory: whether other tensors have a gradient's memory, and how it gets memory of its
+// own.
 #ifndef GPIPE_INTERNAL_BACKWARD_GRADIENT_MEMORY_H_
 #define GPIPE_INTERNAL_BACKWARD_GRADIENT_MEMORY_H_
 
@@ -16,11 +17,11 @@ at::Tensor values_of(const at::Tensor& gradient);
 // Whether the values of both are in the same memory.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
-// Whether others have the gradient's memory. The base of a view does not count if nothing else
-// refers to it and the view covers all of it: the gradient of a linear layer's weight is a
-// transposed product. A view that is a part, repeats elements or is a lazy conjugate does count:
-// without a copy, .grad would keep that form. In a sparse gradient only the values matter, which
-// nobody else may change; nobody changes its indices.
+// Whether other tensors have the gradient's memory. The base of a view does not count if nothing
+// else refers to it and the view covers all of it: the gradient of a linear layer's weight is such
+// a view, a transposed product. A view counts if it is a part of its base, repeats elements or is a
+// lazy conjugate: without a copy, .grad would keep that form. In a sparse gradient only the values
+// count, because nothing changes its indices.
 bool memory_is_shared(const at::Tensor& gradient);
 
 // Whether there is another reference to the gradient or to its memory.

@@ -31,9 +31,10 @@ TEST(GradientMemory, OfASparseOneIsThatOfItsValues) {
   const at::Tensor indices = torch::tensor({{0, 2}});
   at::Tensor travelling = torch::ones({1, 2});
   const at::Tensor gradient = at::_sparse_coo_tensor_unsafe(indices, travelling.reshape({2}), {4});
-  EXPECT_TRUE(memory_is_shared(gradient)) << "an earlier stage may write into what travels on";
+  EXPECT_TRUE(memory_is_shared(gradient))
+      << "an earlier stage may write into the gradient that it receives";
   travelling = at::Tensor();
-  EXPECT_FALSE(memory_is_shared(gradient)) << "nobody writes into the indices";
+  EXPECT_FALSE(memory_is_shared(gradient)) << "nothing writes into the indices";
 }
 
 TEST(GradientMemory, OfAViewThatIsAllOfItAndAloneIsItsOwn) {
@@ -87,7 +88,7 @@ TEST(GradientMemory, MovedAwayTogetherItIsStillShared) {
 TEST(GradientMemory, OfSparseGradientsIsThatOfTheirElementsAndPlaces) {
   at::Tensor gradient = sparse();
   std::vector<at::Tensor*> alone = {&gradient};
-  EXPECT_FALSE(shared_with_others(alone)) << "nobody else has it";
+  EXPECT_FALSE(shared_with_others(alone)) << "no other tensor has this memory";
   const at::Tensor values = gradient._values();
   EXPECT_TRUE(shared_with_others(alone));
   EXPECT_TRUE(share_memory(gradient, values));

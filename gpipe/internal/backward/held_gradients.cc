@@ -41,12 +41,13 @@ void HeldGradients::take_possession() {
 void HeldGradients::check() {
   if (copies_.empty()) return;
   for_each_shared([](c10::ArrayRef<at::Tensor*>) {
-    TORCH_INTERNAL_ASSERT(false, "somebody shares the memory of a gradient that was held");
+    TORCH_INTERNAL_ASSERT(false,
+                          "a gradient that was held back shares its memory with another tensor");
   });
   const torch::autograd::variable_list now = copies_of_gradients();
   for (size_t k = 0; k < copies_.size(); ++k) {
     TORCH_INTERNAL_ASSERT(at::allclose(now[k], copies_[k], 0, 0, /*equal_nan=*/true),
-                          "a gradient was changed while it was held");
+                          "a gradient was changed while it was held back");
   }
   copies_.clear();
 }

@@ -34,7 +34,8 @@ TEST_F(HeldGradientsTest, HaveMemoryThatNobodyElseHas) {
   held.take_possession();
   kept.zero_();
   EXPECT_THAT(gradient(0, 0), EqualsBitwise(torch::ones({2})));
-  EXPECT_EQ(gradient(1, 0).storage().unsafeGetStorageImpl(), own) << "nobody had it";
+  EXPECT_EQ(gradient(1, 0).storage().unsafeGetStorageImpl(), own)
+      << "no other tensor had this memory";
   held.check();
 }
 
@@ -57,7 +58,7 @@ TEST_F(HeldGradientsTest, SparseOnesMoveOnlyIfOthersHaveAPart) {
   hold({sparse(places)});
   const void* const own = gradient(0, 0)._values().const_data_ptr();
   held.take_possession();
-  EXPECT_EQ(gradient(0, 0)._values().const_data_ptr(), own) << "nobody had it";
+  EXPECT_EQ(gradient(0, 0)._values().const_data_ptr(), own) << "no other tensor had this memory";
   places.zero_();
   EXPECT_THAT(gradient(1, 0).to_dense(), EqualsBitwise(torch::tensor({1.0F, 0.0F, 1.0F, 0.0F})));
   held.check();

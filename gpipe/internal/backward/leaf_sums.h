@@ -1,9 +1,10 @@
 // LeafSums: gradients of leaves that are not accumulated where they arise.
 //
-// A parameter that several stages use, or that belongs to none (e.g. one of the loss), gets its
-// gradient once per micro-batch, as in the plain model. The stages' terms are added up from the
-// last use to the first, and the first stage accumulates the sum. Otherwise stages would add to its
-// .grad whenever they reach it, in a different order in every run, and its hooks would see pieces.
+// A parameter that several stages use, or that belongs to no stage (e.g. a parameter of the loss),
+// gets its gradient once per micro-batch, as in the plain model. The stages' terms are added up
+// from the last use to the first, and the first stage accumulates the sum. Otherwise each stage
+// would add to its .grad when it gets there, so the order would differ from run to run, and its
+// hooks would see single terms.
 #ifndef GPIPE_INTERNAL_BACKWARD_LEAF_SUMS_H_
 #define GPIPE_INTERNAL_BACKWARD_LEAF_SUMS_H_
 
@@ -21,8 +22,8 @@ namespace gpipe::internal {
 
 // The sums of one micro-batch.
 //
-// Thread-safety: none. The stages use it one after another, since each backward waits for that of
-// the next stage.
+// Thread-safety: none. The stages use it one after another, because the backward of each stage
+// waits for the backward of the next stage.
 class LeafSums {
  public:
   struct Entry {

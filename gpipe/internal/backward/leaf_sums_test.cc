@@ -23,7 +23,8 @@ std::vector<LeafSums::Entry> taken(LeafSums& sums, int64_t owner) {
   return result;
 }
 
-// Stage 2 adds to leaves that stages 0 and 1 own, and stage 1 takes its own first.
+// Stage 2 adds to leaves of stages 0 and 1. Stage 1 then takes its own leaf, and the leaf of stage
+// 0 must stay.
 TEST(LeafSums, WhatOthersOwnStays) {
   LeafSums sums;
   const auto of_first = accumulator();

@@ -63,7 +63,7 @@ void expect_same_as_engine(
       std::vector<at::Tensor> given = leaves;
       NodePtrTo<GradientSink> sink;
       if (way == Way::kEngine && input >= 0) {
-        // The input comes from a node that is older than those of the model.
+        // The input comes from a node that was made before the nodes of the model.
         given[input] = leaves[input] * 1;
       }
       if (way == Way::kHalves && input >= 0) {
@@ -181,7 +181,7 @@ TEST(LocalBackward, KeepsTheGraphIfAskedTo) {
   run_plainly(roots_of({y}), gradients);
   gradients = ones_for({y});
   EXPECT_THROW(run_plainly(roots_of({y}), gradients), c10::Error)
-      << "what the node had saved is freed";
+      << "the tensors that the node had saved are freed";
 }
 
 TEST(LocalBackward, AGradientOfAnotherShapeIsRefused) {
@@ -296,8 +296,8 @@ TEST(LocalBackward, GradientsOfLeavesHaveMemoryOfTheirOwn) {
   }
 }
 
-// A part of a larger gradient would keep all of its memory, and a hook could not write into
-// repeated elements.
+// A leaf's .grad must not be a view. A view would keep the whole larger gradient in memory. A hook
+// could not write into a view with repeated elements.
 TEST(LocalBackward, GradientsOfLeavesHaveNoMoreMemoryThanTheyNeed) {
   const at::Tensor w = torch::randn({3, 4}).requires_grad_();
   const at::Tensor p = torch::randn({2, 3}).requires_grad_();
@@ -384,8 +384,8 @@ TEST(LocalBackward, SumsOfALeafGoOnFromOneBackwardToTheNext) {
   EXPECT_THAT(w.grad(), EqualsBitwise(want));
 }
 
-// --- Users' code that writes into the gradients that it is given. LibTorch lets several nodes have
-// the same gradient, and what is written shows where it is used later.
+// --- Users' code that writes into the gradients that it is given. LibTorch may give several nodes
+// the same gradient, so a node that runs later sees what was written.
 
 at::Tensor tripled(const at::Tensor& x) {
   x.register_hook([](const at::Tensor& gradient) { gradient.mul_(3); });

@@ -1,7 +1,7 @@
 // NodeRunner: runs the nodes that a walk has found, in the order of autograd's engine.
 //
-// Types that derive from it (local_backward.cc, split_backward.cc) have what differs between a
-// whole backward and its halves. Which type runs is known at compile time, so a whole backward pays
+// Types that derive from it (local_backward.cc, split_backward.cc) define in what a whole backward
+// and its halves differ. The type that runs is known at compile time, so a whole backward pays
 // nothing for the halves.
 #ifndef GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
 #define GPIPE_INTERNAL_BACKWARD_NODE_RUNNER_H_
@@ -77,7 +77,8 @@ class NodeRunner {
 
   // --- Functions that a half may replace. `from`: the node that has run; null for the roots.
 
-  // Called before gradients go along these edges. Takes the gradients that do not go now.
+  // Called before gradients go along these edges. Takes the gradients that must wait for the second
+  // half.
   void hold(const edge_list& /*edges*/, variable_list& /*gradients*/, const ReadyNode* /*from*/) {}
   // Whether hold() has taken the gradients for the node.
   bool holds(const ReachedNode& /*reached*/) const { return false; }
@@ -174,8 +175,9 @@ class NodeRunner {
     return runs_before(b.order, a.order);
   }
 
-  // Copies a leaf's gradient if it would share its memory with others as .grad, or let a hook write
-  // into their memory. `scope` puts another tensor in the place of .grad, where one was chosen.
+  // Copies a leaf's gradient if it would share its memory with other tensors as .grad, or if a hook
+  // could write into their memory. `scope` puts another tensor in the place of .grad, if one was
+  // chosen.
   void before_leaf(const ReadyNode& ready, at::Tensor& gradient,
                    std::optional<InPlaceOfGradScope>& scope) {
     at::Tensor* const sum =

@@ -89,7 +89,7 @@ TEST(ReachedNodes, TellWhatIsFromOutsideAndWhatLeadsThere) {
   EXPECT_THAT(notes.leaves, ElementsAre(Notice(node_of(x).get(), from)));
   EXPECT_TRUE(nodes.at(node_of(outside).get()).foreign);
   EXPECT_FALSE(nodes.at(node_of(y).get()).foreign);
-  EXPECT_FALSE(nodes.at(node_of(x).get()).foreign) << "a leaf is neither";
+  EXPECT_FALSE(nodes.at(node_of(x).get()).foreign) << "a leaf is not foreign";
 
   notes.refuse = true;
   ReachedNodes again(notes);

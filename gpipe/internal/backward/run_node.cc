@@ -22,8 +22,8 @@ using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Whether `gradient` already is what the node expects, which is the usual case. Then it need not go
-// through validate_outputs, which is slow at finding that out.
+// Whether `gradient` already has the form that the node expects, which is the usual case. Then
+// validate_outputs(), which takes long to find that out, is not called.
 bool fits(const InputMetadata& expected, const at::Tensor& gradient) {
   if (expected.was_default_constructed() || expected.is_nested_tensor() ||
       expected.is_tensor_subclass() || expected.layout() != c10::kStrided ||

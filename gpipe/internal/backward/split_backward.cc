@@ -25,7 +25,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Runs the urgent nodes, and holds the gradients that arrive at the others.
+// Runs the urgent nodes, and holds the gradients that arrive at the other nodes.
 class InputHalf : public NodeRunner<InputHalf> {
  public:
   InputHalf(WalkVisitor& visitor, HeldGradients& held) : NodeRunner(visitor), held_(held) {}
@@ -84,17 +84,17 @@ class InputHalf : public NodeRunner<InputHalf> {
     }
   };
 
-  // The place in the second half of the gradients that a node leaves to it.
+  // The place, in the second half, of the gradients that a node leaves to that half.
   std::optional<NodeOrder> order_of_rest(const ReadyNode* node) const {
     if (node == nullptr) return std::nullopt;
     return NodeOrder{node->order.foreign, node->reached, held_.entries.size(),
                      node->order.sequence_nr};
   }
 
-  // Called before users' code gets these gradients. A held gradient in the same memory may see what
-  // users' code writes only if it would in the whole backward, that is, if it would still wait
-  // alone in its buffer. Otherwise it would have been used, or added to another one, so it gets
-  // other memory.
+  // Called before users' code gets these gradients. In the whole backward, a gradient in the same
+  // memory shows what users' code writes only if it still waits alone in its buffer. Otherwise it
+  // has been used before, or added to another gradient. So a held gradient that would not wait
+  // alone gets other memory here.
   void keep_from_writer(const NodeOrder& writer, const variable_list& inputs) {
     c10::SmallVector<at::Tensor*, 16> used;
     std::optional<Arrived> arrived;

@@ -41,14 +41,15 @@ class WeightBackward {
 //
 // A matrix product or a convolution with a weight as operand runs in both halves, once for each of
 // its gradients. Every other node runs only once, because running it for some of its gradients
-// would cost as much as for all. It runs in this half if something waits for it; the gradients that
-// it computes for the weights are then held.
+// would cost as much as for all. It runs in this half if something waits for its result. The
+// gradients that it computes for the weights are then kept for the second half.
 //
 // Users' code (hooks, custom functions) may write into the gradients that it is given. In the whole
 // backward, nodes that run later see what it writes, and nodes that run earlier do not, though this
 // half may hold them back. So users' code that may share gradients with nodes of this half runs in
-// this half, too, at its place. And the gradients that are held at the end share memory with
-// nobody: neither with gradients that leave the cell, nor with those that the caller passed in.
+// this half, too, at its place. And the gradients that are kept at the end share memory with no
+// other tensor: neither with gradients that leave the cell, nor with those that the caller passed
+// in.
 //
 // Requirements: visitor.settings.keep_graph is not set.
 WeightBackward run_input_backward(const torch::autograd::edge_list& roots,

@@ -29,7 +29,7 @@ using torch::autograd::variable_list;
 // local_backward_test checks, for each of its graphs, that both halves together are the whole
 // backward.
 
-// Others may write into the gradients that they gave, and into those that leave.
+// Other code may write into the gradients that it gave, and into the gradients that leave the cell.
 TEST(SplitBackward, WhatWaitsSharesMemoryWithNobody) {
   auto sink = make_node<GradientSink>();
   at::Tensor x = torch::ones({2, 2});

@@ -54,7 +54,7 @@ TEST(TreeSum, IsTheTreeOfItsDefinition) {
     for (size_t k = 1; k < groups.size(); ++k) fold = at::add(fold, groups[k]);
     other_bits += bitwise_difference(expected, fold).empty() ? 0 : 1;
   }
-  EXPECT_GE(other_bits, 15);  // or the order would not show
+  EXPECT_GE(other_bits, 15);  // otherwise the test would not notice the order
 }
 
 TEST(TreeSum, LeavesOutWhatIsUndefined) {

@@ -15,8 +15,8 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
-// Marks nodes with users' code whose gradient other nodes may share: all nodes on a way to them may
-// pass on the gradient that they are given.
+// Marks nodes with users' code that may get the same gradient as other nodes. Each node on the way
+// to such a node may pass on the gradient that it is given.
 void mark_writers(ReachedNodes& nodes, const edge_list& roots) {
   absl::flat_hash_set<const Node*> seen;
   NodeList found;

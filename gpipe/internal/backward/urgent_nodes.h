@@ -1,4 +1,4 @@
-// Urgent nodes: those of the first half of a split backward.
+// Urgent nodes: the nodes that run in the first half of a split backward.
 #ifndef GPIPE_INTERNAL_BACKWARD_URGENT_NODES_H_
 #define GPIPE_INTERNAL_BACKWARD_URGENT_NODES_H_
 
@@ -8,9 +8,9 @@
 
 namespace gpipe::internal {
 
-// Marks the nodes that lead to a sink, or to a leaf whose gradient others wait for
-// (ReachedNode::sum); and those that lead to users' code that may write into memory which such
-// nodes share.
+// Marks the nodes that lead to a sink, or to a leaf whose gradient other stages wait for
+// (ReachedNode::sum). Also marks nodes that lead to users' code, if that code may write into memory
+// that the former nodes share.
 //
 // Requirements: all nodes behind `roots` are found.
 void mark_urgent(ReachedNodes& nodes, const torch::autograd::edge_list& roots);

@@ -50,14 +50,15 @@ struct WalkProgress {
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
   // Whether all nodes are found. No node runs before that.
   bool found = false;
-  // Once all are found: the sequence number of the node that runs; kNone: none has run yet. Before:
-  // that of the last node of `own` on the way to the node that is reached; kNone: it is a root.
-  // Leaves are not recorded.
+  // After all are found: the sequence number of the node that runs; kNone if none has run yet.
+  // Before: the sequence number of the last node of `own` on the way to the node that is reached;
+  // kNone if that node is a root. Leaves are not recorded.
   uint64_t node = kNone;
 };
 
-// This class itself accumulates into every leaf's .grad, and lets every node run. A caller
-// overrides what it wants to be different. Any function may throw; then no further node runs.
+// A WalkVisitor itself accumulates into every leaf's .grad, and lets every node run. A caller
+// overrides the functions that it needs otherwise. Any function may throw; then no further node
+// runs.
 //
 // Thread-safety: none; called on the thread that walks.
 class WalkVisitor {

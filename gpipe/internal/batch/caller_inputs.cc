@@ -39,8 +39,8 @@ CallerInputs::CallerInputs(Packet whole, MiniBatch mini_batch, bool record,
     const c10::StorageImpl* storage = storage_of(tensor);
     for (size_t n = 0; n < memories_.size() && storage != nullptr; ++n) {
       const size_t other = memories_[n].input;
-      // A change of an input that is cut is not a change of a shared input beside it in the
-      // storage, and must not look like one.
+      // The caller may change an input that is cut. That must not count as a change of a shared
+      // input that lies in the same storage.
       if (memories_[n].storage == storage &&
           (shared_[k] == shared_[other] || may_overlap(tensor, whole_.items[other].tensor))) {
         memory_of_[k] = static_cast<int>(n);
@@ -104,7 +104,7 @@ void CallerInputs::finish_forward() {
       if (shared_[k] && is_this && !changed_shared) changed_shared = k;
     }
   }
-  // In a second loop, because two memories may be over one storage, which has one counter.
+  // A second loop, because two memories may be in one storage, which has one counter.
   for (Memory& memory : memories_) memory.of_caller.renew();
   TORCH_CHECK_VALUE(!changed_shared, "a layer changed input ", *changed_shared,
                     " in place, which is the same for all micro-batches "

@@ -37,8 +37,8 @@ class CallerInputs {
   Packet micro_batch(int64_t i) const;
 
   // Called after the forward. Releases the tensors, and counts in the caller's counters what layers
-  // changed in place. Throws c10::ValueError if a layer changed a shared input: micro-batches had
-  // other values then, depending on the order in which they came.
+  // changed in place. Throws c10::ValueError if a layer changed a shared input, because
+  // micro-batches then saw different values, depending on the order in which they ran.
   void finish_forward();
 
   // Called before a backward. Returns the number of an input that the caller has changed in place

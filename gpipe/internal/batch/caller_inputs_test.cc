@@ -95,7 +95,8 @@ TEST(CallerInputsTest, TheFirstInputThatTheCallerChangedIsNamed) {
   CallerInputs inputs = inputs_of({at::Tensor(), a, b, c});
   b.zero_();
   inputs.finish_forward();
-  EXPECT_EQ(inputs.changed_by_caller(), std::nullopt) << "it was before the end of the forward";
+  EXPECT_EQ(inputs.changed_by_caller(), std::nullopt)
+      << "the change was made before the end of the forward";
   c.zero_();
   b.zero_();
   EXPECT_EQ(inputs.changed_by_caller(), std::optional<size_t>(2));

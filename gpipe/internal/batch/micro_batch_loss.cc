@@ -43,8 +43,8 @@ std::vector<double> weights_of(const std::vector<Tensors>& targets,
                     static_cast<int>(options.reduction()));
   if (sum) {
     TORCH_CHECK_VALUE(options.weight() == nullptr,
-                      "StepOptions has both reduction(kSum) and a weight: the sum over the "
-                      "mini-batch is that of the micro-batches, however large they are; give one "
+                      "StepOptions has both reduction(kSum) and a weight: a sum over the "
+                      "mini-batch adds up the micro-batches' losses without weights; give one "
                       "of the two");
     return std::vector<double>(sizes.size(), 1.0);
   }
@@ -142,12 +142,12 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
                             : std::string("an undefined tensor"));
   TORCH_CHECK_VALUE(!result.loss.is_complex(), "the loss must be a real number, got ",
                     result.loss.dtype(), "; take at::real() or at::abs() of it");
-  // A loss that does not count has no backward.
+  // A loss with the weight 0 has no backward.
   TORCH_CHECK_VALUE(!backward_ || shares_[i] == 0 || result.loss.requires_grad(),
                     "the loss needs no gradient: no parameter and no input of the model requires "
                     "one, or the loss function detached it");
-  // Without a backward, the loss may be a tensor that the function changes later (a running sum),
-  // or a view that would keep outputs until the end.
+  // Without a backward, the loss may be a tensor that the function changes later (a running sum).
+  // Or it is a view that would keep the outputs until the end.
   losses_[i] = backward_ ? result.loss.detach() : result.loss.detach().clone();
   if (check_finite_ && shares_[i] > 0) {
     check_finite(losses_[i],
@@ -156,8 +156,8 @@ LossResult MicroBatchLoss::operator()(int64_t i, const Tensors& outputs) {
   }
   if (backward_ && shares_[i] > 0) {
     double seed = shares_[i] * loss_scale_;
-    // at::full() refuses what a float16 cannot hold. As an infinity GradScaler finds it, and backs
-    // off.
+    // at::full() refuses a number that a float16 cannot hold. GradScaler finds it as an infinity,
+    // and reduces its scale.
     constexpr double kMostOfHalf = 65504;
     if (result.loss.scalar_type() == at::kHalf && seed > kMostOfHalf) {
       seed = std::numeric_limits<double>::infinity();
@@ -180,7 +180,7 @@ std::vector<double> MicroBatchLoss::values() const {
 double total_loss(const std::vector<double>& losses, const std::vector<double>& shares) {
   double total = 0;
   for (size_t i = 0; i < losses.size(); ++i) {
-    // A loss that does not count may be anything, e.g. NaN: a mean over nothing.
+    // A loss with the weight 0 may be anything, e.g. NaN: a mean over nothing.
     if (shares[i] > 0) total += shares[i] * losses[i];
   }
   return total;

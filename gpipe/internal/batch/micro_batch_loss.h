@@ -19,7 +19,7 @@ namespace gpipe::internal {
 
 // The loss of a micro-batch.
 struct LossResult {
-  at::Tensor loss;  // a scalar that requires a gradient, unless it is evaluated only
+  at::Tensor loss;  // a scalar that requires a gradient, unless there is no backward
   at::Tensor seed;  // the gradient that its backward starts with; undefined: none, or a share of 0
   Sinks targets;    // one packet with the targets
 };
@@ -53,8 +53,8 @@ class MicroBatchLoss {
   // The share of each micro-batch's loss in the loss of the mini-batch: see total_loss().
   const std::vector<double>& shares() const { return shares_; }
   // A warning for a caller whose loss is NaN: which micro-batches it comes from, and how to find
-  // the place. Where some have a number, the others may be means over nothing, and it says so.
-  // Empty on meta.
+  // the place. If other micro-batches have a number, it also says that the NaN may be a mean over
+  // nothing. Empty on meta.
   std::string nan_text(const std::vector<double>& values) const;
 
  private:

@@ -17,7 +17,7 @@ class MiniBatch {
   MiniBatch() = default;
   MiniBatch(int64_t rows, int64_t chunks);  // micro_batch_sizes()
   // Part `part` of `parts` of such a mini-batch: its share of the chunks, and the rows in them
-  // (maybe none). Micro-batches and rows are counted from the part's first.
+  // (maybe no rows). Micro-batches and rows are counted from the beginning of the part.
   //
   // Requirements: `parts` divides `chunks`.
   MiniBatch(int64_t rows, int64_t chunks, int64_t part, int64_t parts);
@@ -32,12 +32,13 @@ class MiniBatch {
   // one).
   at::Tensor cut(const at::Tensor& whole, int64_t i) const;
   std::vector<at::Tensor> cut(const std::vector<at::Tensor>& whole, int64_t i) const;
-  // Gradients need no alias: with a single micro-batch they are returned as they are.
+  // The gradients of micro-batch i. They need no alias: with a single micro-batch they are returned
+  // as they are.
   Packet cut_gradients(const std::vector<at::Tensor>& whole, int64_t i) const;
 
-  // Throws c10::ValueError if `piece`, output number `output` of micro-batch i, does not stand for
-  // its rows: it is a scalar, or does not have as many rows as the micro-batch. With a single
-  // micro-batch in all parts everything is accepted.
+  // Throws c10::ValueError if `piece`, which is output number `output` of micro-batch i, does not
+  // have one entry for each row: it is a scalar, or has another number of rows than the
+  // micro-batch. If all parts together have a single micro-batch, everything is accepted.
   void check_rows(const at::Tensor& piece, size_t output, int64_t i) const;
 
   // Concatenates the micro-batches' outputs along dimension 0 (a single one is returned as it is).
@@ -45,9 +46,9 @@ class MiniBatch {
   // c10::ValueError for what check_rows() refuses, and for values that differ in number or in
   // definedness. Returns an empty list if there are no micro-batches.
   std::vector<at::Tensor> join(const std::vector<Packet>& outputs) const;
-  // The gradient of a tensor that was cut, from the gradients of its pieces, which are item number
-  // `item` of the micro-batches' packets. Undefined if all of them are; otherwise zero for those
-  // that are undefined.
+  // The gradient of a tensor that was cut, from the gradients of its micro-batches, which are item
+  // number `item` of their packets. Undefined if all of them are undefined; otherwise an undefined
+  // gradient counts as zero.
   at::Tensor join_gradients(const std::vector<Packet>& gradients, size_t item) const;
 
  private:
@@ -56,8 +57,8 @@ class MiniBatch {
   int64_t in_all_parts_ = 0;  // micro-batches
 };
 
-// The sum of the gradients of a tensor that all micro-batches had, item number `item` of their
-// packets, in ascending order. Undefined if all of them are.
+// The sum, in ascending order, of the gradients of a tensor that all micro-batches had: item number
+// `item` of their packets. Undefined if all of them are.
 at::Tensor sum_gradients(const std::vector<Packet>& gradients, size_t item);
 
 }  // namespace gpipe::internal

@@ -11,7 +11,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether a change in place by one of the layers would be noticed nowhere else.
+// Whether only this check would notice that a layer changed the tensor in place.
 bool must_watch(const Boundary& boundary, bool record, const Item& item) {
   // CallerInputs notices changes of the first stage's inputs.
   if (item.constant && boundary.stage > 0) return true;
@@ -35,8 +35,8 @@ void check_arrived(const Boundary& boundary, bool record, std::vector<Packet>& i
     const auto& skip = boundary.ports.inputs[k].skip;
     for (Item& item : inputs[k].items) {
       if (!item.is_changed()) continue;
-      // Without a gradient only the value matters; it is that of the plain model unless something
-      // was copied.
+      // Without a gradient only the value matters, and it is the plain model's value unless
+      // something was copied.
       TORCH_CHECK(!may_have_gradient(record, item.tensor) && !boundary.copies,
                   skip ? "the skip " + skip->to_text() : "an input", " of stage ", boundary.stage,
                   " was changed in place by a layer of another stage after it had been handed over "

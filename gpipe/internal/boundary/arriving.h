@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 
 // Throws c10::Error for an input that was changed in place on its way, by a stage that has its
-// memory, too. Where that loses no gradient, the input is accepted as it is now: it has the plain
+// memory, too. If that loses no gradient, the input is accepted as it is now: it has the plain
 // model's value.
 void check_arrived(const Boundary& boundary, bool record, std::vector<Packet>& inputs);
 

@@ -87,7 +87,7 @@ TEST(CheckArrivedTest, WithoutAGradientTheChangedValueIsThePlainModels) {
   std::vector<Packet> inputs = packets_of({item_of(numbers, false)});
   numbers.add_(1);
   EXPECT_NO_THROW(check_arrived(boundary_of(1), true, inputs)) << "integers have no gradient";
-  EXPECT_FALSE(inputs[0].items[0].is_changed()) << "from here on it is as it is";
+  EXPECT_FALSE(inputs[0].items[0].is_changed()) << "later changes are counted from here";
   at::Tensor values = at::ones({2});
   inputs = packets_of({item_of(values)});
   values.add_(1);

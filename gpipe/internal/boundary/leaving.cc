@@ -32,23 +32,22 @@ void mark(const CellPlan& plan, const LayersResult& result, const Leaving& leavi
 void mark_beside(const Boundary& boundary, bool record, const Leaving& leaving,
                  const Leaving& other) {
   if (are_twins(*leaving.tensor, *other.tensor)) {
-    // In one stage they become one tensor again, unless each is copied.
+    // Two tensors that go to the same stage become one tensor again, unless each is copied.
     if (leaving.target == other.target && !boundary.copies) return;
   } else if (!may_overlap(*leaving.tensor, *other.tensor)) {
     return;
   }
   leaving.item->shared = other.item->shared = true;
-  // Even if neither needs a gradient yet: a parameter that enters through an in-place change would
-  // need one through both.
+  // This holds even if neither tensor needs a gradient yet: a parameter that enters through an
+  // in-place change would need one through both.
   if (!may_have_gradient(record, *leaving.tensor) && !boundary.copies) return;
-  // The stage that comes first must not change the memory.
+  // The stage that gets the memory first must not change it.
   if (leaving.target <= other.target) leaving.item->read_only = true;
   if (other.target <= leaving.target) other.item->read_only = true;
 }
 
-// Memory that LeavingCopies must not copy. If packets are copied, the stage's own memory may be
-// that of a recorded graph, even if it is marked as constant; so constant memory is not included
-// then.
+// Memory that LeavingCopies must not copy. If packets are copied, constant memory does not belong
+// to it: it may be the stage's own memory, which a recorded graph overwrites.
 WeakStorages staying(const Boundary& boundary, const LayersResult& result) {
   WeakStorages memory = result.shared;
   if (!boundary.copies) {

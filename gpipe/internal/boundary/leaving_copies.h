@@ -1,5 +1,5 @@
-// LeavingCopies: copies of outputs that leave a cell in memory of their own, because somebody else
-// may change the original.
+// LeavingCopies: copies of outputs that leave a cell in memory of their own, because other code may
+// change the original.
 #ifndef GPIPE_INTERNAL_BOUNDARY_LEAVING_COPIES_H_
 #define GPIPE_INTERNAL_BOUNDARY_LEAVING_COPIES_H_
 
@@ -21,15 +21,15 @@ namespace gpipe::internal {
 using WeakStorages = std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>;
 bool contains(const WeakStorages& storages, const c10::StorageImpl* storage);
 
-// An output without a gradient leaves as a copy if somebody else may change it before it is used,
-// e.g. a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
+// An output without a gradient leaves as a copy if other code may change it before it is used, e.g.
+// a layer that fills the same tensor again for every micro-batch. Outputs over the same memory
 // share a copy, in whichever way each reads it: as another dtype, conjugated, negated.
 class LeavingCopies {
  public:
   // `leaving`: pointers to all tensors that leave, not copies of them, because the number of
   // references counts. `staying`: memory that is not copied, because other tensors on their way
-  // also have it and must keep it, or because nobody changes it. `record`: whether gradients will
-  // be asked for.
+  // must keep it, too, or because nothing changes it. `record`: whether gradients will be asked
+  // for.
   LeavingCopies(bool record, const ModelState& model, c10::ArrayRef<const at::Tensor*> leaving,
                 const WeakStorages& staying);
 

@@ -33,7 +33,7 @@ TEST(LeavingCopiesTest, WhatNobodyElseHoldsLeavesAsItIs) {
   alone[0] = at::ones({4});
   EXPECT_FALSE(is_copied(alone, 0));
   alone[0] = at::ones({4}).view({2, 2});
-  EXPECT_FALSE(is_copied(alone, 0)) << "nobody has the base";
+  EXPECT_FALSE(is_copied(alone, 0)) << "no other tensor has the base";
 }
 
 TEST(LeavingCopiesTest, WhatALayerKeepsLeavesAsACopy) {
@@ -106,7 +106,7 @@ TEST(LeavingCopiesTest, SoDoTensorsWithoutPlainMemory) {
   EXPECT_TRUE(is_copied({quantized}, 0));
   Tensors alone(1);
   alone[0] = at::arange(4.0).view({2, 2}).to_sparse_csr();
-  EXPECT_FALSE(is_copied(alone, 0)) << "nobody else has it";
+  EXPECT_FALSE(is_copied(alone, 0)) << "no other tensor has its memory";
 }
 
 TEST(LeavingCopiesTest, AFrozenParameterIsCopiedWhereNothingTellsOfChanges) {
@@ -126,7 +126,7 @@ TEST(LeavingCopiesTest, WhatWantsAGradientOrMustStayTheirsDoesNot) {
   EXPECT_FALSE(is_copied({computed}, 0)) << "its graph tells of changes";
   const at::Tensor again = computed;
   EXPECT_TRUE(LeavingCopies(/*record=*/false, ModelState(), {&again}, {}).of(again).defined())
-      << "but not where there will be no backward";
+      << "but there is no graph if no backward will follow";
   const at::Tensor kept = at::ones({4});
   const at::Tensor leaving = kept;
   const LeavingCopies shared(true, ModelState(), {&leaving}, {kept.storage().getWeakStorageImpl()});

@@ -64,7 +64,7 @@ TEST_F(LeaveTest, NoGraphGoesAlong) {
   EXPECT_FALSE(left[0].read_only || left[0].shared || left[0].constant);
   EXPECT_FALSE(left[0].is_changed());
   tensor.detach().add_(1);
-  EXPECT_TRUE(left[0].is_changed()) << "who spoils it here spoils it there";
+  EXPECT_TRUE(left[0].is_changed()) << "a change in one stage is a change in the other";
   EXPECT_FALSE(left[1].tensor.defined() || left[1].needs_grad);
   plan_.record = false;
   EXPECT_FALSE(leave({computed()}, {2})[0].needs_grad);
@@ -74,9 +74,10 @@ TEST_F(LeaveTest, TwinsStayOneTensor) {
   const at::Tensor tensor = computed();
   std::vector<Item> left = leave({tensor, tensor}, {2, 2});
   EXPECT_TRUE(left[0].tensor.is_same(left[1].tensor));
-  EXPECT_FALSE(left[0].shared || left[0].read_only) << "in one stage they are one again";
+  EXPECT_FALSE(left[0].shared || left[0].read_only)
+      << "they go to the same stage, and become one tensor again";
   left = leave({tensor, tensor}, {2, 2}, /*copies=*/true);
-  EXPECT_TRUE(left[0].shared && left[1].shared) << "each is copied by itself";
+  EXPECT_TRUE(left[0].shared && left[1].shared) << "each is copied separately";
   EXPECT_TRUE(left[0].read_only && left[1].read_only);
 }
 
@@ -144,7 +145,7 @@ TEST_F(LeaveTest, WhatSomebodyHereMayChangeLeavesAsACopy) {
   at::Tensor kept = at::ones({4});
   std::vector<Item> left = leave({kept, kept}, {2, 3});
   EXPECT_FALSE(left[0].tensor.is_alias_of(kept));
-  EXPECT_TRUE(left[0].tensor.is_same(left[1].tensor)) << "twins stay one in the copy, too";
+  EXPECT_TRUE(left[0].tensor.is_same(left[1].tensor)) << "a tensor that leaves twice has one copy";
   kept.zero_();
   EXPECT_THAT(left[0].tensor, EqualsBitwise(at::ones({4})));
   EXPECT_FALSE(left[0].is_changed());
@@ -157,7 +158,7 @@ TEST_F(LeaveTest, WhatNobodyChangesIsNotCopiedUnlessPacketsAre) {
   EXPECT_FALSE(leave({kept}, {2}, /*copies=*/true)[0].tensor.is_alias_of(kept));
   result_.shared = {kept.storage().getWeakStorageImpl()};
   EXPECT_TRUE(leave({kept}, {2}, /*copies=*/true)[0].tensor.is_alias_of(kept))
-      << "others on their way have it, too";
+      << "other tensors on their way have the memory, too";
 }
 
 TEST_F(LeaveTest, MemoryThatLeftAndHasChangedSinceIsRefused) {

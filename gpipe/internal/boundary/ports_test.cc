@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// "a:2" is a skip from or to stage 2, "-:1" the activation.
+// "a:2" is the skip `a` from or to stage 2; "-:1" is the activation from or to stage 1.
 std::vector<std::string> texts(const std::vector<Ports::Port>& ports) {
   std::vector<std::string> result;
   for (const Ports::Port& port : ports) {

@@ -75,7 +75,8 @@ class InputNode : public Node {
                 "a layer or a loss function of a pipeline used an earlier output of a pipeline, "
                 "and its backward reached that output's graph; detach() the output, or compute "
                 "that part of the loss outside");
-    // Destroyed outside the lock: users' objects may go with it that run a backward of their own.
+    // Destroyed outside the lock, because users' objects may be destroyed with it and run a
+    // backward of their own.
     std::unique_ptr<Pass> spent;
     // A backward of another thread through the same outputs waits here.
     std::lock_guard<std::mutex> lock(mutex_);
@@ -135,7 +136,7 @@ class InputNode : public Node {
   std::string name() const override { return "GPipeBackward"; }
 
  private:
-  // An accumulator would pass the undefined gradient that it gets from here to its hooks.
+  // An accumulator would call its hooks with the undefined gradient that it gets from here.
   void check_no_new_hooks(size_t inputs) const {
     for (size_t k = 0; k < parameters_.size(); ++k) {
       TORCH_CHECK(!has_hooks(*next_edge(inputs + k).function), "the parameter '",
@@ -224,7 +225,7 @@ void attach_bridge(const std::shared_ptr<Pipeline>& pipeline, std::unique_ptr<Pa
   auto output_node =
       make_node<OutputNode>(torch::autograd::edge_list{torch::autograd::Edge(input_node, 0)});
   for (size_t n = 0; n < outputs.size(); ++n) {
-    // Every output takes a place, so gradients arrive under the outputs' numbers.
+    // Every output takes a place, so that gradients arrive under the outputs' numbers.
     if (!needs_grad[n]) {
       output_node->add_input_metadata(Node::undefined_input());
       continue;

@@ -62,8 +62,8 @@ std::map<int64_t, at::Tensor> from_bytes(const std::string& bytes) {
   return norms;
 }
 
-// Whether two norms may belong to one gradient. A gradient that lies differently in memory is added
-// up in another order.
+// Whether two norms may belong to the same gradient. Gradients with different strides are added up
+// in different orders, so their norms differ a little.
 bool are_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != b.scalar_type()) return false;
   const double here = a.item<double>();

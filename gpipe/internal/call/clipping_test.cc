@@ -53,7 +53,7 @@ World world_of(int64_t rank, std::promise<std::string>& own, std::promise<std::s
   return World(std::make_shared<OneOfTwo>(rank, own, other), rank, 2);
 }
 
-// Parameters, of which those have gradients that `has` names.
+// Parameters, of which those have gradients whose entry in `has` is true.
 std::vector<at::Tensor> parameters(const std::vector<bool>& has) {
   std::vector<at::Tensor> result;
   for (size_t k = 0; k < has.size(); ++k) {
@@ -95,7 +95,7 @@ TEST(Clipping, TheGradientsOfTwoProcessesHaveTheNormThatTheyHaveInOne) {
   }
 }
 
-// The message that both of two replicas throw that have these gradients. Empty: they throw nothing.
+// The message that two replicas throw that have these gradients. Empty if they throw nothing.
 std::string difference(const std::vector<at::Tensor>& first,
                        const std::vector<at::Tensor>& second) {
   std::promise<std::string> messages[2];

@@ -1,5 +1,4 @@
-// Model checks: what can be found wrong with a model, a balance and options before anything is made
-// or moved.
+// Model checks: finds mistakes in a model, a balance and options before anything is made or moved.
 #ifndef GPIPE_INTERNAL_CALL_MODEL_CHECKS_H_
 #define GPIPE_INTERNAL_CALL_MODEL_CHECKS_H_
 
@@ -18,11 +17,11 @@ namespace gpipe::internal {
 // "{1, 2}"
 std::string list_text(const std::vector<int64_t>& values);
 
-// All of these throw c10::ValueError that says what was given and what to do.
+// All of these functions throw c10::ValueError with a text that says what was given and what to do.
 
-// Checks numbers and modes; neither the balance nor the devices.
+// Checks the numbers and modes of the options, but neither the balance nor the devices.
 void check_options(const GPipeOptions& options);
-// With replicas (World::grid): checks their number against chunks and groups.
+// With replicas (World::grid): checks that their number fits chunks and groups.
 void check_replicas(const GPipeOptions& options);
 // Throws c10::ValueError for a norm in training mode that keeps running statistics: each replica
 // would have statistics of its own rows.
@@ -33,8 +32,8 @@ void check_balance(const std::vector<int64_t>& balance, size_t layers);
 // Refuses layers that are null, and one object that occurs twice.
 void check_layers(const torch::nn::Sequential& module);
 
-// Refuses, with c10::TypeError, layers that take several arguments, and first layers of a partition
-// that take what cannot travel between partitions. The balance must fit the model.
+// Refuses, with c10::TypeError, layers that take several arguments, and partitions whose first
+// layer takes an argument that cannot travel between partitions. The balance must fit the model.
 void check_arguments(const torch::nn::Sequential& module, const std::vector<int64_t>& balance);
 
 // Refuses parameters and buffers that would have to be on two devices. With several processes

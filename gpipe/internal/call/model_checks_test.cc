@@ -189,7 +189,7 @@ TEST(CheckArguments, AcceptsAllThatTravels) {
 
 const std::vector<c10::Device> kTwoDevices = {c10::Device(c10::kCPU), c10::Device(c10::kMeta)};
 
-// A line break in a message would end it in a log.
+// A line break in a name would break the message, too, and a log shows its first line only.
 TEST(CheckSharing, ShowsNamesInOneLine) {
   nn::Linear first(2, 2);
   const auto second = testing::layer<at::Tensor, at::Tensor>([](at::Tensor x) { return x; });

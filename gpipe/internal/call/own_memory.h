@@ -1,4 +1,4 @@
-// own_memory: outputs that share no memory with what the caller or the model has.
+// own_memory: gives outputs memory that neither the caller nor the model shares.
 #ifndef GPIPE_INTERNAL_CALL_OWN_MEMORY_H_
 #define GPIPE_INTERNAL_CALL_OWN_MEMORY_H_
 
@@ -10,8 +10,8 @@
 
 namespace gpipe::internal {
 
-// The caller may change outputs in place, so nothing else may share their memory: copies those that
-// are inputs, or memory of the model.
+// The caller may change outputs in place, so nothing else may share their memory. Copies the
+// outputs that are inputs, or that are in memory of the model.
 void own_memory(const std::vector<at::Tensor>& inputs, const ModelState& model,
                 std::vector<at::Tensor>& outputs);
 

@@ -35,7 +35,7 @@ std::string text_of(const at::Tensor& tensor) {
   return c10::str(tensor.dtype(), tensor.sizes());
 }
 
-// A line for each layer, with its parameters and buffers.
+// A line for each layer: the layer with its parameters and buffers.
 std::string text_of(const torch::nn::Sequential& module) {
   std::string text;
   const auto children = module->named_children();
@@ -70,7 +70,8 @@ std::vector<double> of_last_stages(const World& world, const std::vector<std::st
   return all;
 }
 
-// Makes what layers have registered known to all processes, or refuses it in all.
+// Tells all processes what layers have registered. If one process cannot take it over, all refuse
+// it.
 void take_news(Processes& processes, const std::string& name, const std::vector<std::string>& news,
                LateRegistrations& registrations) {
   const auto is_empty = [](const std::string& text) { return text.empty(); };
@@ -94,8 +95,8 @@ void take_news(Processes& processes, const std::string& name, const std::vector<
   registrations.know(std::move(names));
 }
 
-// Returns what each process gives, by rank. The exchange also makes what layers have registered
-// known to all.
+// Returns what each process gives, by rank. The exchange also tells all processes what layers have
+// registered.
 std::vector<std::string> exchange_with_news(Processes& processes, const std::string& name,
                                             const std::string& exchange_name,
                                             const std::string& own, bool is_patient,
@@ -135,8 +136,8 @@ void agree_on_pipeline(Processes& processes, const std::string& name,
         to_text(options.checkpoint()) + std::string(": ") +
             absl::StrJoin(options.partition_checkpoints(), ", ", add_mode));
   agree(processes, "deferred_batch_norm" + suffix, yes_or_no(options.deferred_batch_norm()));
-  // Replicas on different types of devices would diverge, and a stage whose device was forgotten
-  // would be slow.
+  // If replicas ran on different types of devices, their weights would drift apart. If the device
+  // of one stage was forgotten, it would be slow.
   agree(processes, "the type of GPipeOptions::devices" + suffix,
         c10::DeviceTypeName(device, /*lower_case=*/true));
   // With another number of threads an operator may add up in another order.
@@ -200,7 +201,8 @@ void agree_on_schedule(const World& world, const std::string& name, const Schedu
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     const int64_t first = rank - rank % world.processes_each();
     if (hashes[static_cast<size_t>(rank)] == hashes[static_cast<size_t>(first)]) continue;
-    // The schedules may be long, so only the two ranks that differ send theirs, and only now.
+    // Schedules may be long, so only the two ranks that differ send theirs, after the difference
+    // was found.
     const bool is_asked = processes.rank() == rank || processes.rank() == first;
     const std::vector<std::string> texts =
         exchange_long(processes, exchange_name + ", in full", is_asked ? schedule.to_text() : "");
@@ -261,7 +263,8 @@ CallLosses end_together(const World& world, const std::string& name,
       own.push_back(losses->shares[i]);
     }
   }
-  // Another process may still compute for long; all are in this call.
+  // This exchange waits without a limit, because another process may compute for long. All
+  // processes are in this call.
   const std::vector<std::string> of_ranks =
       exchange_with_news(*world.processes(), name, "the end of " + name, bytes_of(own),
                          /*is_patient=*/true, registrations);

@@ -1,4 +1,4 @@
-// Together: what the processes of a pipeline tell each other around its runs.
+// Together: the messages that the processes of a pipeline exchange before and after its runs.
 #ifndef GPIPE_INTERNAL_CALL_TOGETHER_H_
 #define GPIPE_INTERNAL_CALL_TOGETHER_H_
 
@@ -26,8 +26,8 @@ class Pipeline;
 // All processes call these functions, within in_call(). An error that all of them find is thrown as
 // FoundByAll.
 
-// Compares what a pipeline is made of: everything but the values of parameters, of which each
-// process keeps its own.
+// Compares all that a pipeline is made of, except the values of parameters: each process has its
+// own.
 void agree_on_pipeline(Processes& processes, const std::string& name,
                        const torch::nn::Sequential& module, const GPipeOptions& options,
                        const Placement& placement, c10::DeviceType device,
@@ -53,21 +53,21 @@ CallBegin begin_together(const World& world, const std::string& name, const Call
 std::vector<double> weights_of_all(const World& world, const std::string& name,
                                    const std::vector<double>& own, int64_t last);
 
-// A seed that rank 0 has drawn; without processes, one that is drawn here.
+// Returns a seed that rank 0 has drawn. Without processes, it is drawn here.
 uint64_t shared_seed(Processes* processes, const std::string& name);
 
-// Compares the caller's own schedule within each replica: other replicas may have fewer
+// Compares the caller's own schedule within each replica, because other replicas may have fewer
 // micro-batches.
 void agree_on_schedule(const World& world, const std::string& name, const Schedule& schedule);
 
 // Compares the values of parameters and buffers between replicas. They must be equal before the
-// first step. `named`: those of the whole model; a tensor on meta is in another process.
+// first step. `named`: the tensors of the whole model; a tensor on meta is in another process.
 void agree_on_values(const World& world, const std::string& name,
                      const torch::OrderedDict<std::string, at::Tensor>& named);
 
-// The same for the model's parameters alone, if a ZeroOptimizer::step has failed that may have
-// updated some of the replicas (Pipeline::replicas_may_differ). Each call that uses or changes them
-// begins with it.
+// Compares the model's parameters as agree_on_values() does, if a ZeroOptimizer::step has failed
+// that may have updated some of the replicas (Pipeline::replicas_may_differ). Each call that uses
+// or changes parameters begins with it.
 void agree_after_failed_update(const World& world, const std::string& name, Pipeline& pipeline,
                                const torch::nn::Module& model);
 
@@ -82,9 +82,9 @@ CallLosses end_together(const World& world, const std::string& name,
                         const std::optional<CallLosses>& losses, int64_t last,
                         LateRegistrations& registrations);
 
-// Begins a call that takes all parameters by their names: compares its arguments. Afterwards all
-// processes know what layers have registered since the last call that succeeded, e.g. in a step
-// that failed. So all have the same names.
+// Begins a call that takes all parameters by their names, and compares its arguments. Afterwards
+// all processes know what layers have registered since the last call that succeeded, e.g. in a step
+// that failed. So the names are the same in all processes.
 void agree_on_names(const World& world, const std::string& name, const std::string& arguments,
                     LateRegistrations& registrations);
 

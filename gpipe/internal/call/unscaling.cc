@@ -17,14 +17,15 @@
 namespace gpipe::internal {
 namespace {
 
-// What LibTorch's kernel takes in one call: gradients of one type on one device, and what it
-// writes.
+// The arguments of one call of `_amp_foreach_non_finite_check_and_unscale_`: gradients of one type
+// on one device, and the tensor for its result.
 struct Group {
   std::vector<at::Tensor> gradients;
-  at::Tensor found;  // [1] float32: 1 if one of them is not finite
+  at::Tensor found;  // [1] float32: 1 if a gradient is not finite
 };
 
-// The values of a gradient. A sparse one's are those of its sum: an entry may stand in it twice.
+// The values of a gradient. For a sparse gradient they are the values of its sum, because an entry
+// may stand in it twice.
 at::Tensor values_of(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (gradient.layout() != at::kSparse) return gradient;
@@ -37,7 +38,7 @@ bool all_finite_here(const std::vector<at::Tensor>& parameters, float inverse) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // a tied one
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;  // a tied parameter
     const at::Tensor values = values_of(parameter);
     groups[{values.device().str(), values.scalar_type()}].gradients.push_back(values);
   }
@@ -48,7 +49,7 @@ bool all_finite_here(const std::vector<at::Tensor>& parameters, float inverse) {
     at::_amp_foreach_non_finite_check_and_unscale_(group.gradients, group.found,
                                                    at::full({}, inverse, on_device));
   }
-  // Only now the host waits.
+  // Only here the host waits for the devices.
   return std::all_of(groups.begin(), groups.end(), [](const auto& entry) {
     return entry.second.found.template item<float>() == 0;
   });

@@ -12,9 +12,9 @@
 namespace gpipe::internal {
 
 // Multiplies the gradients of the parameters by 1 / `loss_scale`, as LibTorch's own kernel for
-// GradScaler does. Returns whether all of them were finite, over processes in all of them, and then
-// also where one has no gradient. `name`: of this call. Throws c10::ValueError for a `loss_scale`
-// that is not positive and finite.
+// GradScaler does. Returns whether all of them were finite: over processes, whether they were in
+// all processes, even if one has no gradient. `name`: the name of the call. Throws c10::ValueError
+// for a `loss_scale` that is not positive and finite.
 bool unscale_gradients(const std::vector<at::Tensor>& parameters, double loss_scale,
                        const World& world = World(), const std::string& name = "");
 

@@ -34,7 +34,8 @@ TEST(Unscaling, DividesTheGradientsOfAnyType) {
     const at::Tensor values = torch::arange(-3, 4).to(type);
     const at::Tensor parameter = with_gradient(values * 8);
     const at::Tensor without = torch::zeros({2}).requires_grad_();
-    EXPECT_TRUE(unscale_gradients({without, parameter, parameter}, 8)) << "a tied one counts once";
+    EXPECT_TRUE(unscale_gradients({without, parameter, parameter}, 8))
+        << "a tied parameter counts once";
     EXPECT_THAT(parameter.grad(), EqualsBitwise(values));
     EXPECT_FALSE(without.grad().defined());
   }

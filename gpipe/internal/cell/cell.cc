@@ -69,11 +69,12 @@ void CellGraph::Walk::begin(const CellGraph& graph) {
 }
 
 int64_t CellGraph::Walk::layer() const {
-  // Nodes from outside may have numbers of another thread.
+  // If the node comes from outside the cell, another thread may have numbered it.
   if (progress.node != kNoNumber) {
     return std::min(graph_->last_layer(), graph_->layer_of(progress.node));
   }
-  // Reached from outside the graph: only a loss, or a single layer, has surely made it.
+  // The walk got here from outside the graph. The layer is known only if the graph has a loss, or a
+  // single layer.
   const bool only_one = graph_->has_loss_ || graph_->last_layer() == 0;
   return !progress.found && only_one ? graph_->last_layer() : graph_->before_layers();
 }
@@ -87,10 +88,10 @@ void CellGraph::Walk::before_users_code(const Node& node, uint64_t next) {
   enter(layer, number - graph_->start_of(layer) + 1);
 }
 
-// A function that drew in its forward may compute that forward again.
+// Lets a custom function that computes its forward again in its backward draw the same numbers.
 bool CellGraph::Walk::repeat_forward(const Node& node, uint64_t next) {
   for (const DrawRecord& record : graph_->draws_) {
-    // The function's forward drew after its node was made and before the next node was.
+    // The draws of the function's forward come after its own node, and before the next one.
     if (record.sequence_nr <= node.sequence_nr() || record.sequence_nr > next) continue;
     draws_.draws->repeat(draws_.step_seed, draws_.micro_batch, record);
     return true;
@@ -120,7 +121,7 @@ void CellGraph::begin() {
 
 void CellGraph::begin_loss(size_t layers) {
   begin();
-  layer_ends_.assign(layers, 0);  // all sequence numbers are behind the layers
+  layer_ends_.assign(layers, 0);  // every sequence number counts as behind the layers
   has_layers_ = false;
   has_loss_ = true;
 }

@@ -35,8 +35,8 @@ class ModelState;
 // Which part of a cell's backward is run.
 enum class BackwardPart : uint8_t {
   kWhole,
-  kInputs,   // what the previous stages wait for; includes the recompute, if any
-  kWeights,  // the rest
+  kInputs,   // the gradients that previous stages wait for; includes the recompute, if any
+  kWeights,  // the remaining gradients
 };
 
 // Tensors, by packet, whose gradients end in one GradientSink.
@@ -46,8 +46,8 @@ class Sinks {
   // GradientSink::attach().
   void add(size_t packet, const at::Tensor& tensor, bool wanted);
 
-  // Takes the gradients that have arrived; each is returned once. As many items as were added,
-  // undefined where none has arrived.
+  // Removes and returns the gradients that have arrived, so each is returned once. There are as
+  // many items as were added; an item is undefined if its gradient has not arrived.
   std::vector<Packet> take();
 
   // Null if no gradient is wanted.
@@ -80,25 +80,25 @@ struct CellDraws {
 
 // The part of autograd's graph that a forward, a recompute or a loss leaves for a backward.
 //
-// Layers have positions: 0 is the stage's first layer, -1 stands for what was made before it, and
-// the number of layers stands for the loss behind them.
+// Layers have positions. 0 is the stage's first layer. -1 stands for nodes that were made before
+// it, and the number of layers stands for the loss behind them.
 //
 // Thread-safety: none.
 class CellGraph {
  public:
   class Walk;
 
-  // The graph is made in this order. First the sinks: the cell's inputs, or the outputs that a loss
-  // starts from; and the targets of a loss.
+  // Make the graph in this order. First add the sinks: the cell's inputs, or the outputs that a
+  // loss starts from; and the targets of a loss.
   Sinks& inputs() { return inputs_; }
   Sinks& targets() { return targets_; }
-  // Nodes that this thread makes after begin() belong to the graph. They are nodes of layers, each
-  // of which is closed with end_layer(). After begin_loss(), they are nodes of a loss alone, which
-  // comes after that many layers.
+  // Then call begin(). Nodes that this thread makes after it belong to the graph. They are nodes of
+  // layers, each of which is closed with end_layer(). After begin_loss(), they are nodes of a loss
+  // alone, which comes after that many layers.
   void begin();
   void begin_loss(size_t layers);
   void end_layer() { layer_ends_.push_back(at::sequence_number::peek()); }
-  // Called instead of end_layer() for each of that many layers, if no node belongs to a single one.
+  // Called instead of end_layer() for all layers at once, if a node stands for several of them.
   void end_layers_as_one(size_t layers) {
     layer_ends_.assign(layers, at::sequence_number::peek());
     undivided_ = true;
@@ -153,7 +153,7 @@ class CellGraph {
   uint64_t begin_ = 0;
   c10::SmallVector<uint64_t, 8> layer_ends_;
   bool has_layers_ = true;
-  bool undivided_ = false;  // what is before the first layer's end belongs to no single layer
+  bool undivided_ = false;  // nodes before the first layer's end belong to no single layer
   bool has_loss_ = false;
   std::vector<DrawRecord> draws_;
   WeightBackward weights_;  // between the halves of a split backward
@@ -168,12 +168,11 @@ class CellGraph::Walk : public WalkVisitor {
 
   void before_users_code(const torch::autograd::Node& node, uint64_t next) final;
 
-  // The position of the layer whose node runs, or whose node leads to the one that the walk has
-  // reached. -1: not known. The position of the loss, or of a single layer, if only that can be
-  // meant.
+  // The position of the layer whose node runs, or that leads to the node which the walk has
+  // reached. -1: not known. If only the loss, or a single layer, is possible, it is that position.
   int64_t layer() const;
 
-  // Gets the gradients of the loss's targets; left as it is if none are wanted.
+  // Receives the gradients of the loss's targets. It stays as it is if no target wants a gradient.
   Packet* target_gradients = nullptr;
 
  protected:
@@ -182,14 +181,14 @@ class CellGraph::Walk : public WalkVisitor {
 
  private:
   friend class CellGraph;
-  void begin(const CellGraph& graph);  // sets which sinks and nodes are the graph's
+  void begin(const CellGraph& graph);  // sets the sinks and nodes that belong to the graph
   bool repeat_forward(const torch::autograd::Node& node, uint64_t next);
   void enter_leaf(const at::Tensor& leaf);
   void enter(int64_t layer, uint64_t node);
 
   const CellDraws draws_;
   const CellGraph* graph_ = nullptr;  // the graph whose backward runs, or ran last
-  uint64_t others_ = 0;               // leaves that have run and that no layer has registered
+  uint64_t others_ = 0;               // number of leaves so far that no layer has registered
 };
 
 // What a cell keeps between its forward and its backward.
@@ -204,8 +203,8 @@ struct Cell {
     std::vector<Fingerprint> fingerprints;  // of the outputs that require a gradient
     GivenGenerators given;                  // generators that layers gave in its forward
     std::vector<BufferValue> buffers;       // buffers that forwards change, before this forward
-    std::optional<CellGraph> graph = {};    // the forward's graph, if it may serve (LayerBuffers)
-    bool done = false;                      // the graph is there again, before its backward
+    std::optional<CellGraph> graph = {};    // the forward's graph, if it may be used (LayerBuffers)
+    bool done = false;                      // the graph was made again and has not run its backward
   };
   std::optional<Recompute> recompute;
   std::unique_ptr<CellGraph> loss;  // starts at detached outputs; null: none

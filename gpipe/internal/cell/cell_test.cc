@@ -276,7 +276,7 @@ TEST(CellGraph, OtherRootsComeFirst) {
   EXPECT_EQ(w.grad().item<float>(), 0) << "(1 + 1e8) - 1e8, in float";
 }
 
-// --- which layer is named in errors
+// --- the layer that an error names
 
 struct Fails : torch::autograd::Function<Fails> {
   static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return x.clone(); }
@@ -326,7 +326,7 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
     EXPECT_EQ(backward.layer, -1);
   }
   {
-    // An error before anything has run.
+    // The position of an error that comes before anything has run.
     CellGraph graph = graph_with();
     Backward backward;
     uint64_t made_on = 0;
@@ -342,7 +342,7 @@ TEST(CellGraph, BlamesNoLayerForWhatIsFromBefore) {
   }
 }
 
-// Nothing has run yet when a node is refused.
+// If a node is refused, nothing has run yet.
 TEST(CellGraph, BlamesTheLayerThatLeadsToWhatIsRefused) {
   const at::Tensor x = torch::randn({2});
   const at::Tensor outside = leaf({2}).sin();

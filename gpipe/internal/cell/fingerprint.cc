@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kSamples = 256;
 
-// Much more than another order of sums changes, and little enough to notice other values.
+// This is much more than another order of sums changes. It is small enough to notice other values.
 constexpr double kTolerance = 1e-4;
 constexpr double kToleranceOfHalfs = 1e-2;
 
@@ -32,7 +32,7 @@ struct Grid {
 Grid grid_of(const at::Tensor& tensor) {
   Grid grid;
   if (tensor.is_non_overlapping_and_dense()) {
-    // Samples all of its memory, in the memory's order. An odd step reaches all columns.
+    // Samples the memory of the tensor in its own order. An odd step reaches all columns.
     const int64_t count = tensor.numel();
     const int64_t step = std::max<int64_t>(1, count / kSamples) | 1;
     grid.sizes.push_back((count + step - 1) / step);
@@ -41,7 +41,7 @@ Grid grid_of(const at::Tensor& tensor) {
   }
   c10::SmallVector<int64_t, 6> lengths;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
-    // An expanded dimension has each value many times.
+    // An expanded dimension repeats each value, so one of them is enough.
     lengths.push_back(tensor.stride(d) == 0 ? 1 : tensor.size(d));
   }
   c10::SmallVector<int64_t, 6> steps(lengths.size(), 1);
@@ -62,7 +62,7 @@ Grid grid_of(const at::Tensor& tensor) {
   return grid;
 }
 
-// Calls visit(offset) for each place, those of the last dimension one after another.
+// Calls visit(offset) for each place, along the last dimension first.
 template <typename Visit>
 void for_each_place(const Grid& grid, const Visit& visit) {
   const size_t last = grid.sizes.size() - 1;
@@ -121,7 +121,7 @@ struct RealOf<c10::complex<T>> {
   using Type = T;
 };
 
-// The relative difference between two neighbors of the type, at most.
+// The largest relative difference between two neighbors of the type.
 template <typename T>
 double epsilon() {
   return static_cast<double>(std::numeric_limits<typename RealOf<T>::Type>::epsilon());
@@ -246,7 +246,7 @@ at::Tensor Fingerprint::differs(const Fingerprint& other) const {
   }
   TORCH_INTERNAL_ASSERT(sample_.sizes() == other.sample_.sizes(), "ask matches() first");
   c10::NoGradGuard no_grad;
-  // As float or complex float; abs() then gives real numbers.
+  // The samples as float or complex float. abs() then gives real numbers.
   const auto as_floats = [](const at::Tensor& sample) {
     return sample.to(sample.is_complex() ? at::kComplexFloat : at::kFloat);
   };
@@ -254,7 +254,7 @@ at::Tensor Fingerprint::differs(const Fingerprint& other) const {
   const at::Tensor theirs = as_floats(other.sample_);
   const double tolerance =
       std::max(tolerance_of(sample_.scalar_type()), tolerance_of(other.sample_.scalar_type()));
-  // False if a difference or a value is NaN.
+  // The result is false if a difference or a value is NaN.
   return (mine - theirs).abs().max() > theirs.abs().max() * tolerance;
 }
 

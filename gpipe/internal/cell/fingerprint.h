@@ -17,8 +17,8 @@ class Fingerprint {
  public:
   static Fingerprint of(const at::Tensor& tensor);
 
-  // The answer that needs no wait: on the CPU whether the values match, elsewhere whether there are
-  // as many. Values that are not finite match everything.
+  // The answer that needs no wait: on the CPU, whether the values match; elsewhere, whether both
+  // have the same number of values. Values that are not finite match everything.
   bool matches(const Fingerprint& other) const;
 
   // Accelerators: whether the values differ, as a tensor on the device, without waiting for it.
@@ -32,7 +32,7 @@ class Fingerprint {
   int64_t count_ = -1;  // number of the tensor's values; -1: not sampled
   double sum_ = 0;      // weighted sum of some of the values
   double magnitude_ = 0;
-  double rounding_ = 0;  // difference of the sum if one of the values was rounded otherwise
+  double rounding_ = 0;  // how far the sum moves if one of the values is rounded otherwise
   uint64_t places_ = 0;  // for a sparse tensor: hash of its indices
   at::Tensor sample_;    // accelerators: the values themselves
 };

@@ -23,7 +23,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Asks as the stages do: at once on the CPU, with a tensor elsewhere.
+// Compares as the stages do: at once on the CPU, and with a tensor elsewhere.
 bool same(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor here = a.to(testing::device());
   const at::Tensor there = b.to(testing::device());
@@ -57,7 +57,7 @@ TEST(FingerprintTest, SeesAnyLayoutThatIsDense) {
   const at::Tensor x = at::randn({4, 5, 6}).transpose(0, 2);
   EXPECT_TRUE(same(x, x));
   EXPECT_FALSE(same(x, x * 2));
-  // Another place in the same memory.
+  // The same values at another place in the same memory.
   const at::Tensor all = at::randn({2, 20}).to(testing::device());
   const Fingerprint first = Fingerprint::of(all[0]);
   const Fingerprint second = Fingerprint::of(all[1]);
@@ -72,7 +72,7 @@ TEST(FingerprintTest, LooksAtEveryTypeThatCanRequireAGradient) {
         at::kFloat8_e5m2fnuz}) {
     SCOPED_TRACE(c10::toString(type));
     for (const int64_t count : {1, 7, 300, 5000}) {
-      // Powers of two, so that every type has these values and twice as much.
+      // Values that are powers of two, so that every type has them and their doubles.
       const at::Tensor exponents = at::randint(-3, 3, {count, 3}).to(at::kFloat);
       at::Tensor x = at::pow(2.0, exponents);
       if (c10::isComplexType(type)) x = at::complex(x, x.flip(1));

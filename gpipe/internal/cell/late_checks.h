@@ -1,8 +1,9 @@
 // LateChecks: checks of recomputes whose result only the device knows yet.
 //
 // On the CPU, a recompute that gave other values than its forward is an error at once. On an
-// accelerator, a thread that looked at the values would have to wait for the device. So the answer
-// travels to the host behind the work, and a later call of the pipeline that finds it there throws.
+// accelerator, a thread that looked at the values would have to wait for the device. So the result
+// of the comparison is copied to the host after the work, and the next call of the pipeline that
+// finds it there throws.
 #ifndef GPIPE_INTERNAL_CELL_LATE_CHECKS_H_
 #define GPIPE_INTERNAL_CELL_LATE_CHECKS_H_
 

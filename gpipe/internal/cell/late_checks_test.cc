@@ -32,11 +32,12 @@ class LateChecksTest : public ::testing::Test {
 };
 
 TEST_F(LateChecksTest, AYesIsToldOnceItIsThereAndOnlyOnce) {
-  const testing::Watchdog watchdog(std::chrono::minutes(2), "looking at what is not there yet");
+  const testing::Watchdog watchdog(std::chrono::minutes(2),
+                                   "looking for an answer that has not arrived");
   const at::Tensor yes = answer(true);
   std::shared_ptr<void> busy = testing::hold_stream(testing::device(1));
   checks.add(3, yes, transfers);
-  EXPECT_NO_THROW(checks.look()) << "nobody waits for it";
+  EXPECT_NO_THROW(checks.look()) << "look() does not wait for the answer";
   busy.reset();
   runtime().drain();
   EXPECT_THAT([&] { checks.look(); },

@@ -22,6 +22,11 @@ constexpr char kHint[] =
     ". Let the layer leave it alone where gpipe::is_recomputing() is true, or use "
     "Checkpoint::kNever for this partition";
 
+constexpr char kTorn[] =
+    " was changed by a forward, and a layer of another stage has the same buffer, or one in the "
+    "same memory, so that its value would depend on timing. Give each stage a buffer of its own, "
+    "or keep these layers in one partition";
+
 bool is_plain_on_cpu(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == c10::kStrided && !tensor.is_quantized();
 }
@@ -211,6 +216,7 @@ void LayerBuffers::begin_forward(const std::vector<Layer>& layers, const Others&
     const PhaseQuestions& asked = questions_of(entry);
     const bool is_left_alone = asked.checkpointing || asked.recomputing;
     entry.start = !is_left_alone && is_compared(entry) ? copy_now(entry) : at::Tensor();
+    entry.is_open = true;
   }
 }
 
@@ -220,37 +226,68 @@ void LayerBuffers::note_questions(size_t position, const PhaseQuestions& questio
   questions_[position].recomputing |= questions.recomputing;
 }
 
+bool LayerBuffers::is_left_alone(Entry& entry, const Others& others) const {
+  if (entry.habit != Habit::kByOperators && others.is_updated(entry.buffer)) {
+    entry.habit = Habit::kByOperators;
+  }
+  const PhaseQuestions& asked = questions_of(entry);
+  return asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators;
+}
+
+void LayerBuffers::note_change(Entry& entry, const at::Tensor& start) {
+  ++entry.changes;
+  entry.unchanged = 0;
+  entry.was_changed = true;
+  entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
+}
+
+void LayerBuffers::fail_forward(const Others& others) noexcept {
+  for (Entry& entry : entries_) {
+    if (!std::exchange(entry.is_open, false)) continue;
+    bool changed = false;
+    try {
+      // The run has failed, so this may wait for the device.
+      const Later now = [&](const at::Tensor& differs) { changed = differs.item<bool>(); };
+      if (!is_left_alone(entry, others) && is_changed(entry, now)) changed = true;
+    } catch (...) {  // not known; the forward's error tells more
+      changed = true;
+    }
+    const at::Tensor start = std::exchange(entry.start, at::Tensor());
+    if (!changed) continue;
+    if (entry.is_shared && start.defined()) entry.is_torn = true;
+    note_change(entry, start);
+  }
+}
+
 std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vector<Layer>& layers,
                                                                   const Others& others,
                                                                   const Later& later, bool trains) {
   bool is_known = true;
+  const Entry* torn = nullptr;
   std::vector<BufferValue> kept;
   for (Entry& entry : entries_) {
     const at::Tensor start = entry.start;
-    const PhaseQuestions& asked = questions_of(entry);
-    if (entry.habit != Habit::kByOperators && others.is_updated(entry.buffer)) {
-      entry.habit = Habit::kByOperators;
-    }
-    if (asked.checkpointing || asked.recomputing || entry.habit == Habit::kByOperators) {
+    if (is_left_alone(entry, others)) {
       entry.start = entry.copy = at::Tensor();
+      entry.is_open = false;
       continue;
     }
     const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
     const bool changed = is_changed(entry, later);
     entry.start = at::Tensor();
-    TORCH_CHECK(!changed || !start.defined() || !entry.is_shared, name_of(entry, layers),
-                " was changed by a forward, and a layer of another stage has the same buffer, or "
-                "one in the same memory, so that its value would depend on timing. Give each stage "
-                "a buffer of its own, or keep these layers in one partition");
+    entry.is_open = false;
+    if (changed && start.defined() && entry.is_shared) {
+      entry.is_torn = true;
+      torn = &entry;
+      continue;
+    }
     const bool was_changed = entry.was_changed;
     const int64_t changes = entry.changes;
-    if (changed || trains) entry.was_changed = changed;
     if (changed) {
-      ++entry.changes;
-      entry.unchanged = 0;
-      entry.habit = start.defined() ? Habit::kChanged : Habit::kUnknown;
+      note_change(entry, start);
       is_known = is_known && start.defined();  // the next forward has a copy
     } else if (trains) {
+      entry.was_changed = false;
       ++entry.unchanged;
       if (is_marked && entry.habit == Habit::kUnknown) entry.habit = Habit::kRewritten;
       if (!is_compared(entry)) entry.copy = at::Tensor();
@@ -266,6 +303,7 @@ std::optional<std::vector<BufferValue>> LayerBuffers::end_forward(const std::vec
     if (value.is_first && is_small(entry.buffer)) value.value_after = copy_of(entry.buffer);
     kept.push_back(std::move(value));
   }
+  TORCH_CHECK(torn == nullptr, name_of(*torn, layers), kTorn);
   know_again(layers);
   if (!is_known || !known_) return std::nullopt;
   return kept;
@@ -277,6 +315,7 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
   know(layers, others);
   // All are copied before the first is set: they may have memory in common.
   for (Entry& entry : entries_) {
+    TORCH_CHECK(!entry.is_torn || !entry.is_shared, name_of(entry, layers), kTorn);
     entry.found = at::Tensor();
     const bool is_left_alone = questions_of(entry).checkpointing || !is_compared(entry);
     entry.start = is_left_alone ? at::Tensor() : copy_now(entry);
@@ -316,7 +355,10 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
     entry->found = std::exchange(entry->start, value);
     put(entry->buffer, value);
   }
-  for (Entry& entry : entries_) entry.mark = mark_of(entry.buffer);
+  for (Entry& entry : entries_) {
+    entry.mark = mark_of(entry.buffer);
+    entry.is_open = true;
+  }
 }
 
 void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later& later) {
@@ -325,7 +367,8 @@ void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later
     const PhaseQuestions& asked = questions_of(entry);
     if (asked.checkpointing || !is_changed(entry, later)) continue;
     const bool has_start = entry.start.defined();
-    if (!has_start) entry.unchanged = 0;          // the next forward has a copy
+    if (!has_start) entry.unchanged = 0;  // the next forward has a copy
+    entry.is_open = has_start;
     if (!has_start && entry.is_shared) continue;  // by the other stage; the next forward compares
     TORCH_CHECK(has_start && !asked.recomputing && !entry.is_shared, "a recompute has changed ",
                 name_of(entry, layers), " once more", kHint);
@@ -333,13 +376,27 @@ void LayerBuffers::check_recompute(const std::vector<Layer>& layers, const Later
   }
   for (Entry& entry : entries_) {
     entry.start = at::Tensor();
+    entry.is_open = false;
     if (entry.found.defined()) entry.mark = mark_of(entry.buffer);
+  }
+}
+
+void LayerBuffers::fail_recompute(Entry& entry, const std::vector<Layer>& layers) {
+  const bool is_marked = !(mark_of(entry.buffer) == entry.mark);
+  if (entry.found.defined() || entry.is_shared || questions_of(entry).checkpointing) return;
+  if (entry.start.defined()) {
+    if (is_marked || is_small(entry.buffer)) entry.found = entry.start;
+  } else if (is_marked) {
+    entry.unchanged = 0;  // the next forward has a copy
+    lost_ = name_of(entry, layers);
   }
 }
 
 void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) {
   const Entry* twice = nullptr;
+  lost_.clear();
   for (Entry& entry : entries_) {
+    if (std::exchange(entry.is_open, false)) fail_recompute(entry, layers);
     entry.start = at::Tensor();
     if (entry.found.defined() && !(mark_of(entry.buffer) == entry.mark)) twice = &entry;
   }

@@ -23,7 +23,8 @@
 // is_recomputing(), is an error.
 //
 // Not noticed are writes to large buffers that LibTorch does not count (data(), set_data() and
-// back, a raw pointer), state that no registered buffer holds, and a graph that has saved a member
+// back, a raw pointer), state that no registered buffer holds, another tensor that some forwards
+// register in place of a buffer and others do not, and a graph that has saved a member
 // which is a view of a buffer: such a graph does not count as one that holds the buffer, and only
 // autograd's version counters tell that the buffer was changed since.
 #ifndef GPIPE_INTERNAL_CELL_LAYER_BUFFERS_H_
@@ -69,7 +70,7 @@ struct BufferValue {
 };
 
 // A stage's buffers. Requirements: forwards and recomputes do not overlap; each begins with its
-// begin_...() and ends with its end_...(), or with the next begin_...().
+// begin_...() and ends with its end_...() or fail_...(), or with the next begin_...().
 //
 // Thread-safety: none; only one thread at a time works on a stage.
 class LayerBuffers {
@@ -109,6 +110,10 @@ class LayerBuffers {
                                                       const Others& others, const Later& later,
                                                       bool trains);
 
+  // Called if begin_forward(), the layers or end_forward() have thrown: counts what the forward has
+  // changed all the same. So a recompute of an earlier forward begins with what that one had seen.
+  void fail_forward(const Others& others) noexcept;
+
   // `kept`: the result of end_forward(). may_need_graph(): whether the forward's graph must be
   // kept, because it may replace the recompute. may_use_graph(): whether it can replace it, because
   // no buffer that it has saved was written to since.
@@ -123,8 +128,12 @@ class LayerBuffers {
   // cannot be put back.
   void check_recompute(const std::vector<Layer>& layers, const Later& later);
   // When the cell's backward is done, which may need what the recompute has left. Throws c10::Error
-  // for a buffer that the backward has changed, too. With `failed` it throws nothing.
+  // for a buffer that the backward has changed, too. With `failed` it throws nothing. It also puts
+  // back what the layers had changed before one of them threw.
   void end_recompute(const std::vector<Layer>& layers, bool failed);
+  // The buffer that a recompute had changed before it threw, and that could not be put back. Empty
+  // if there is none.
+  const std::string& lost() const { return lost_; }
 
  private:
   enum class Habit : uint8_t {
@@ -135,8 +144,10 @@ class LayerBuffers {
   };
   struct Entry {
     at::Tensor buffer;
-    size_t layer;    // position
-    bool is_shared;  // as in Others
+    size_t layer;          // position
+    bool is_shared;        // as in Others
+    bool is_open = false;  // layers may have changed it since begin_...(), and nobody has looked
+    bool is_torn = false;  // a forward has changed it, although is_shared
     Habit habit = Habit::kUnknown;
     int64_t changes = 0;       // forwards that have changed it
     int64_t unchanged = 0;     // forwards that train since the last change
@@ -159,6 +170,12 @@ class LayerBuffers {
   static bool is_as_left(const BufferValue& value);
   // "the buffer '1.count' of layer 4 ('1')"
   static std::string name_of(const Entry& entry, const std::vector<Layer>& layers);
+  // Whether the layer takes care of the buffer itself, or operators do.
+  bool is_left_alone(Entry& entry, const Others& others) const;
+  // Notes that a forward, at whose start the buffer had the value `start`, has changed it.
+  static void note_change(Entry& entry, const at::Tensor& start);
+  // Ends what begin_recompute() began, if check_recompute() was not reached.
+  void fail_recompute(Entry& entry, const std::vector<Layer>& layers);
   // Whether the buffer's value differs from that at the start.
   bool is_changed(Entry& entry, const Later& later) const;
   static bool is_small(const at::Tensor& buffer);
@@ -167,6 +184,7 @@ class LayerBuffers {
   // Throws c10::Error if a recompute has registered other tensors in place of those at its start.
   void check_registered(const std::vector<Layer>& layers) const;
 
+  std::string lost_;
   bool known_ = false;  // the following belong to this run
   std::vector<at::Tensor> registered_;
   std::vector<Entry> entries_;

@@ -55,6 +55,13 @@ class Stage {
     run(body);
     return buffers.end_forward(layers, others, later(), trains);
   }
+  void failing_forward(const std::function<void(at::Tensor&)>& body,
+                       const PhaseQuestions& questions = {}) {
+    buffers.begin_forward(layers, others);
+    run(body);
+    buffers.note_questions(0, questions);
+    buffers.fail_forward(others);
+  }
   void recompute(const Kept& kept, const std::function<void(at::Tensor&)>& body) {
     PutBuffersBack put_back(buffers, layers);
     buffers.begin_recompute(layers, *kept, others);
@@ -125,6 +132,83 @@ TEST(LayerBuffersTest, AFailedRecomputeIsPutBackToo) {
               }),
               HasSubstr("boom"));
   EXPECT_EQ(stage.value(), 2);
+}
+
+// The recompute begins with the value that is there, so nothing is put before it.
+TEST(LayerBuffersTest, WhatAFailedRecomputeHasChangedForTheFirstTimeIsPutBackToo) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    const Stage::Kept kept = stage.forward(read);
+    EXPECT_NE(error_of([&] {
+                stage.recompute(kept, [](at::Tensor& buffer) {
+                  count(buffer);
+                  TORCH_CHECK(false, "boom");
+                });
+              }),
+              "");
+    EXPECT_EQ(stage.value(), 0) << elements;
+    EXPECT_EQ(stage.buffers.lost(), "");
+    stage.recompute(kept, read);
+  }
+}
+
+TEST(LayerBuffersTest, WhatAFailedRecomputeHasChangedAndCannotPutBackIsNamed) {
+  Stage stage(kLarge);
+  stage.buffers.begin_run();
+  Stage::Kept kept;
+  for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
+  const auto fail = [&](const std::function<void(at::Tensor&)>& body) {
+    return error_of([&] {
+      stage.recompute(kept, [&](at::Tensor& buffer) {
+        body(buffer);
+        TORCH_CHECK(false, "boom");
+      });
+    });
+  };
+  EXPECT_THAT(fail(count), HasSubstr("boom"));
+  EXPECT_EQ(stage.buffers.lost(), "the buffer '0.buffer' (layer 0)");
+  EXPECT_THAT(fail(read), HasSubstr("boom"));
+  EXPECT_EQ(stage.buffers.lost(), "");
+}
+
+// A later layer may throw after one that has changed its buffer.
+TEST(LayerBuffersTest, WhatAFailedForwardHasChangedIsPutBackToo) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    (void)stage.forward(count);
+    const Stage::Kept kept = stage.forward(read);
+    stage.failing_forward(count);
+    double seen = 0;
+    stage.recompute(kept, [&](at::Tensor&) { seen = stage.value(); });
+    EXPECT_EQ(seen, 1) << elements;
+    EXPECT_EQ(stage.value(), 2) << elements;
+  }
+}
+
+TEST(LayerBuffersTest, WhatAFailedForwardHasChangedAndNobodyKnowsIsAnError) {
+  Stage stage(kLarge);
+  stage.buffers.begin_run();
+  Stage::Kept kept;
+  for (int64_t k = 0; k <= LayerBuffers::kForgottenAfter; ++k) kept = stage.forward(read);
+  ASSERT_FALSE(kept->front().value.defined());
+  stage.failing_forward(read);
+  stage.recompute(kept, read);
+  stage.failing_forward(count);
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, read); }),
+              HasSubstr("the buffer '0.buffer' (layer 0) was changed by the forward of a later"));
+}
+
+TEST(LayerBuffersTest, AFailedForwardOfALayerThatAsksIsLeftAlone) {
+  Stage stage(kSmall);
+  stage.buffers.begin_run();
+  const Stage::Kept kept = stage.forward(read);
+  PhaseQuestions asked;
+  asked.recomputing = true;
+  stage.failing_forward(count, asked);
+  stage.recompute(kept, read);
+  EXPECT_EQ(stage.value(), 1);
 }
 
 TEST(LayerBuffersTest, AForwardThatChangesALargeBufferForTheFirstTimeCannotBeRecomputed) {
@@ -268,6 +352,23 @@ TEST(LayerBuffersTest, WhatTwoStagesHaveMustNotChange) {
   stage.buffers.begin_run();
   EXPECT_THAT(error_of([&] { (void)stage.forward(count); }),
               HasSubstr("the buffer '0.buffer' (layer 0) was changed by a forward"));
+}
+
+// Forwards before the change cannot be recomputed any more, whatever ended the one that changed it.
+TEST(LayerBuffersTest, WhatTwoStagesHaveAndAForwardHasChangedCannotBePutBack) {
+  for (const bool layer_throws : {false, true}) {
+    Stage stage(kSmall, /*is_shared=*/true);
+    stage.buffers.begin_run();
+    const Stage::Kept kept = stage.forward(read);
+    if (layer_throws) {
+      stage.failing_forward(count);
+    } else {
+      EXPECT_NE(error_of([&] { (void)stage.forward(count); }), "");
+    }
+    EXPECT_THAT(error_of([&] { stage.recompute(kept, read); }),
+                HasSubstr("the buffer '0.buffer' (layer 0) was changed by a forward"))
+        << layer_throws;
+  }
 }
 
 // On an accelerator the thread waits for the first write; later ones are reported when the device

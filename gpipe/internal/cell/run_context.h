@@ -33,7 +33,7 @@ struct CellPlan {
   int64_t first_micro_batch = 0;
   int64_t group_size = 0;    // micro-batches in each group of GPipeOptions::groups; 0: no groups
   int64_t groups_each = 0;   // number of groups of each replica
-  bool in_replicas = false;  // others have micro-batches, too
+  bool in_replicas = false;  // other replicas have micro-batches, too
   bool record = true;        // gradients will be asked for
   std::vector<Checkpoint> checkpoints;  // [stage]
   bool defer_batch_norm = false;
@@ -58,7 +58,8 @@ struct RequestedGradients {
   absl::flat_hash_set<const torch::autograd::Node*> all;  // asked-for nodes, inputs included
 };
 
-// The time in which a stage's action made graphs again. If both are equal, it did not.
+// The time that a stage's action spent on making graphs again. If both times are equal, it made
+// none.
 struct RecomputeTime {
   std::chrono::steady_clock::time_point begin{};
   std::chrono::steady_clock::time_point end{};

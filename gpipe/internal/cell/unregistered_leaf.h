@@ -28,8 +28,9 @@ class UnregisteredLeaf {
   // Whether there was a call, so that callers need not make a text.
   bool noted() const { return state_.load(std::memory_order_relaxed) != State::kNone; }
 
-  // Returns the warning, to one caller. Empty: there is none, or it was returned before.
-  // `is_registered(leaf)`: whether a layer has registered it by now, e.g. in its first forward.
+  // Returns the warning, to one caller only. Empty if there is none, or if it was returned before.
+  // `is_registered(leaf)`: whether a layer has registered the leaf by now, e.g. in its first
+  // forward.
   template <typename IsRegistered>
   std::string take(const IsRegistered& is_registered) {
     State noted = State::kNoted;

@@ -1,5 +1,5 @@
-// CaptureWatch: notices what a recorded graph could not repeat: waits for a device, and tensors
-// that come from elsewhere.
+// CaptureWatch: notices what a recorded graph could not repeat: waiting for a device, and using
+// tensors from outside the recording.
 #ifndef GPIPE_INTERNAL_GRAPHS_CAPTURE_WATCH_H_
 #define GPIPE_INTERNAL_GRAPHS_CAPTURE_WATCH_H_
 
@@ -27,7 +27,8 @@ namespace gpipe::internal {
 // Requirements: it is used under an InterceptionScope.
 class CaptureWatch {
  public:
-  // Does only the first of these; for a backward, whose graph holds nothing from elsewhere.
+  // Watches only for waits, the first of these. For a backward, whose graph holds no tensor from
+  // outside.
   CaptureWatch();
   CaptureWatch(c10::Device device, const std::vector<at::Tensor>& known);
   ~CaptureWatch();
@@ -45,7 +46,7 @@ class CaptureWatch {
   CaptureWatch* const former_;
   c10::Device device_ = c10::kCPU;
   at::CallbackHandle callback_ = at::INVALID_CALLBACK_HANDLE;
-  int depth_ = 0;  // operators that operators call are not looked at
+  int depth_ = 0;  // operators that are called by operators are not watched
   absl::flat_hash_set<const c10::StorageImpl*> known_;
   std::string found_;
 };

@@ -65,11 +65,11 @@ TEST_F(Watch, OperatorsThatWaitAreRefused) {
               HasSubstr("aten::_local_scalar_dense waits for the device"));
   EXPECT_THAT(said([](const at::Tensor& x) { x.nonzero(); }), HasSubstr("aten::nonzero waits"));
   EXPECT_THAT(said([](const at::Tensor& x) { x.index({x > 0}); }), HasSubstr("waits"));
-  EXPECT_EQ(x.sum().item<float>(), 3);  // and only while it is recorded
+  EXPECT_EQ(x.sum().item<float>(), 3);  // waiting is refused only while it records
 }
 
 TEST_F(Watch, CopiesToTheHostAreRefused) {
-  if (!testing::for_gpus()) return;  // there is only the host
+  if (!testing::for_gpus()) return;  // the CPU has no second device
   const testing::HostWaitsAllowed waits;
   EXPECT_THAT(said([](const at::Tensor& x) { x.cpu(); }), HasSubstr("aten::copy_ goes from"));
   const at::Tensor host = torch::ones({3});

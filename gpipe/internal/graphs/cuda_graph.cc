@@ -38,7 +38,7 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// Other threads allocate, and ask for events, while this one records.
+// Other threads may allocate, and use events, while this one records.
 constexpr cudaStreamCaptureMode kMode = cudaStreamCaptureModeThreadLocal;
 
 // The allocator of pinned memory; each recording takes a pool of it, too.
@@ -78,9 +78,10 @@ class CudaPool final : public GraphPool {
   explicit CudaPool(c10::Device device)
       : id(at::cuda::graph_pool_handle()),
         device_(device.index()),
-        // cudaMallocAsync has no such count, and needs none.
+        // cudaMallocAsync's allocator does not count the users of its pools, and does not need to.
         counted_(succeeds([&] { allocator::createOrIncrefPool(device_, id); })),
-        // The only call that makes a pool of pinned memory. Nothing is taken from it here.
+        // This is the only call that makes a pool of pinned memory. No memory is taken from it
+        // here.
         counted_pinned_(succeeds([&] {
           pinned().begin_allocate_to_pool(id, [](c10::Stream) { return false; });
           pinned().end_allocate_to_pool(id);
@@ -100,8 +101,8 @@ class CudaPool final : public GraphPool {
   const bool counted_pinned_;
 };
 
-// Destroying a graph may not be allowed while another one is recorded. Graphs that are dropped by
-// what is recorded are kept until the recording is over. Guarded by default_generators_mutex().
+// Destroying a graph may not be allowed while another one is recorded. So graphs that the recorded
+// code drops are kept until the recording is over. Guarded by default_generators_mutex().
 struct Recording {
   bool underway = false;  // by the thread that holds the mutex
   std::vector<std::unique_ptr<at::cuda::CUDAGraph>> gone;
@@ -193,8 +194,8 @@ class CudaGraph final : public DeviceGraph {
   // memory from the pool, by a filter that refers to this graph, and the default generator refuses
   // to be used outside a recording. (Read in LibTorch 2.11's source, which does not promise it.)
   void give_up() noexcept {
-    // An allocator that has left the pool, or has not entered it, throws. Both are called, whatever
-    // the other one did.
+    // Each allocator throws if it has left the pool, or has not entered it. Both are called, even
+    // if the other one threw.
     succeeds([&] {
       allocator::endAllocateToPool(device_.index(), id());
       allocator::releasePool(device_.index(), id());
@@ -203,8 +204,8 @@ class CudaGraph final : public DeviceGraph {
       pinned().end_allocate_to_pool(id());
       pinned().release_pool(id());
     });
-    // An empty recording gives the generator back. If it fails, the device is broken, as the next
-    // call will say.
+    // An empty recording makes the generator usable again. If it fails, the device is broken, and
+    // the next call will say so.
     succeeds([] {
       const EmptyGraphsAreFine fine;
       const c10::InferenceMode off(false);

@@ -64,7 +64,7 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
     // stream. If the graph fails, that memory may have a new owner before the seeds are written.
     try {
       follow(here, side);
-    } catch (...) {  // the device is broken, as the next call says
+    } catch (...) {  // the device is broken; the next call says so
     }
     throw;
   }
@@ -74,10 +74,11 @@ void record_graph(DeviceGraph& graph, const c10::Stream& side, const std::functi
 void record_with_all_memory(GraphDevice& graphs, const std::function<void()>& record) {
   try {
     return record();
-  } catch (const c10::OutOfMemoryError&) {  // what the attempt took is free now
+  } catch (const c10::OutOfMemoryError&) {  // the memory of this attempt is free now
   }
   {
-    // Other recordings would keep the allocator from releasing memory.
+    // While another thread records, the allocator cannot release memory. So hold the lock that
+    // recordings need.
     const std::lock_guard<std::recursive_mutex> lock(default_generators_mutex());
     graphs.release_cached_memory();
   }

@@ -90,8 +90,9 @@ int64_t recordings_so_far();
 
 // Calls `function`, and calls it again if it throws c10::OutOfMemoryError because another thread
 // records: an allocator cannot release its cached memory during any recording. In between, the
-// thread waits for the recording's end, and that memory is released. `may_repeat` is asked before:
-// whether nothing was changed that a second call would meet.
+// thread waits for the recording's end, and that memory is released. `may_repeat` is asked before
+// the second call: it must return whether the first one has changed nothing that the second one
+// would notice.
 template <typename Function, typename MayRepeat>
 auto despite_recordings(GraphDevice& graphs, const Function& function, const MayRepeat& may_repeat)
     -> decltype(function()) {

@@ -97,7 +97,7 @@ TEST_F(DeviceGraphs, AReplayReadsWhatIsThereNow) {
   EXPECT_THAT(on_host(y), EqualsBitwise((torch::arange(4) + 10) * 2.f + 1));
 }
 
-// Whether other threads may record, and change default generators.
+// Whether other threads may record and change default generators at this moment.
 bool others_may() {
   bool may = false;
   std::thread([&] {
@@ -122,7 +122,7 @@ TEST_F(DeviceGraphs, RecordingRunsNothing) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 2));
 }
 
-// A second graph of the pool may take what the first one has freed, but nobody else may.
+// A second graph of the pool may take memory that the first one has freed, but no other code may.
 TEST_F(DeviceGraphs, MemoryOfAPoolIsNotGivenToOthers) {
   at::Tensor y;
   const auto graph = record([&] { y = (x + 1) * 3 + (x + 2) * 5; });
@@ -145,7 +145,7 @@ TEST_F(DeviceGraphs, APoolOutlivesItsGraphs) {
   }
 }
 
-// A layer may do so that keeps an output of an earlier step until it runs again.
+// A layer does this if it keeps an output of an earlier step until it runs again.
 TEST_F(DeviceGraphs, AGraphMayGoWhileAnotherOneIsRecorded) {
   auto former = record([&] { x.add_(1); });
   const auto graph = record([&] {
@@ -217,7 +217,7 @@ TEST_F(DeviceGraphs, AUseOnAnotherStreamIsNotForgottenBecauseSomebodyRecords) {
   EXPECT_THAT(on_host(next), EqualsBitwise(torch::full({kSize}, 7.f)));
 }
 
-// A recording gets no memory that others have. It fails, and nothing else does.
+// A recording must not get memory that other tensors have. So it fails, and nothing else does.
 TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
   constexpr int64_t kTooMuch = int64_t{1} << 46;
   const at::Tensor kept = torch::full({1000}, 3.f, x.options());
@@ -238,8 +238,8 @@ TEST_F(DeviceGraphs, ARecordingThatLacksMemoryEndsWithNothingElse) {
 }
 
 #if GPIPE_TORCH_HAS_CUDA
-// The memory share is used up, except for free blocks of another size. They cannot be released
-// while something is recorded, but they can before the second attempt.
+// The memory share is used up, except for free blocks of another size. The allocator cannot release
+// them while it records, but it can before the second attempt.
 TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
   if (!device().is_cuda()) GTEST_SKIP() << "of CUDA's allocator";
   namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -283,7 +283,7 @@ TEST_F(DeviceGraphs, MemoryThatLiesFreeIsUsedInASecondAttempt) {
 }
 #endif
 
-// Draws as StageGraphs does: with a generator for each draw, seeded before each replay.
+// This draws as StageGraphs does: with a generator for each draw, seeded before each replay.
 TEST_F(DeviceGraphs, AReplayDrawsWhatTheSeedGives) {
   RecordedDraw draw;
   const auto graph = record(std::ref(draw), {draw.generator});
@@ -376,7 +376,7 @@ TEST_F(DeviceGraphs, AWaitEndsARecordingAndNothingElse) {
   EXPECT_THAT(on_host(x), EqualsBitwise(torch::arange(4).to(torch::kFloat) + 1));
 }
 
-// A stage of views launches nothing, so its graph is empty.
+// A stage that only makes views launches nothing, so its graph is empty.
 TEST_F(DeviceGraphs, AnEmptyOneIsNotAReasonToWarnAndHidesNoOtherWarning) {
   testing::TorchWarnings warnings;
   const auto graph = record([&] { TORCH_WARN("of a layer"); });

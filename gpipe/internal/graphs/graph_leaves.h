@@ -21,8 +21,8 @@ struct GraphLeaves {
     int64_t uses;
   };
   std::vector<Leaf> leaves;  // in the order in which they are found
-  // Empty, or why a replay cannot stand for it: users' code that each backward has to call (hooks,
-  // custom functions), or nodes that are not `own`.
+  // Empty, or the reason why a replay cannot stand for the graph: users' code that each backward
+  // has to call (hooks, custom functions), or nodes that are not `own`.
   std::string reason;
 };
 

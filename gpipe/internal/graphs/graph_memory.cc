@@ -13,7 +13,7 @@ uintptr_t place_in_line(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line_bytes(tensor.device());
 }
 
-// Whether fresh memory, which begins with a line, can have the same layout at once.
+// Whether new memory, which begins at a cache line, gets the tensor's layout without further work.
 bool is_simple(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && place_in_line(tensor) == 0;
 }

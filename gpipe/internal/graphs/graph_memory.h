@@ -9,9 +9,10 @@
 
 namespace gpipe::internal {
 
-// The properties that kernels may depend on besides values: shape, strides and dtype, and where in
-// a line (alias.h) the tensor begins, because kernels add up the elements before the next line in
-// another way. Two tensors are alike if they add the same to the key.
+// The properties besides values that a kernel's result may depend on: shape, strides and dtype, and
+// where in a cache line (alias.h) the tensor begins, because kernels add up the elements before the
+// next line in another way. Two tensors have the same layout if they add the same numbers to the
+// key.
 using LayoutKey = std::vector<int64_t>;
 void add_layout(LayoutKey& key, const at::Tensor& tensor);
 void add_place(LayoutKey& key, const at::Tensor& tensor);
@@ -31,8 +32,8 @@ at::Tensor copy_out(const at::Tensor& tensor);
 // has saved do not count as changed when it is filled. Undefined stays undefined, here and below.
 at::Tensor alias_to_fill(const at::Tensor& tensor);
 
-// Returns an alias over the same memory that does not own it. The memory belongs to its pool, and
-// stays where it is as long as the pool lives, but graphs that are recorded later may use it, too.
+// Returns an alias over the same memory that does not own it. The memory belongs to its pool and
+// stays there as long as the pool lives. Graphs that are recorded later may use it, too.
 at::Tensor unowned_alias(const at::Tensor& tensor);
 
 }  // namespace gpipe::internal

@@ -25,7 +25,7 @@ LayoutKey key_of(const at::Tensor& tensor) {
   return key;
 }
 
-// Tensors that are dense, transposed, repeated, or within a line.
+// Tensors of several layouts: dense, transposed, repeated, or beginning within a cache line.
 std::vector<at::Tensor> layouts() {
   const at::Tensor base = torch::randn({4, 6});
   return {base,
@@ -54,7 +54,8 @@ TEST(GraphMemory, HasTheLayoutAndTakesTheValues) {
   }
 }
 
-// The rows of micro-batches, of an odd number of elements, begin anywhere.
+// The rows of a micro-batch may begin anywhere in a cache line if they have an odd number of
+// elements.
 TEST_F(GraphMemoryOfDevice, HasThePlacesOfOddRows) {
   const uintptr_t line = device().is_cpu() ? 64 : 256;
   const at::Tensor base = torch::arange(7 * 100, torch::device(device())).to(torch::kFloat);
@@ -99,7 +100,7 @@ TEST(GraphMemory, KeysDifferWhereKernelsMay) {
   LayoutKey of_first, of_second;
   add_layout(of_first, first);
   add_layout(of_second, second);
-  EXPECT_EQ(of_first, of_second) << "only their places differ";
+  EXPECT_EQ(of_first, of_second) << "only their places in memory differ";
 }
 
 TEST(GraphMemory, FillingAnAliasIsNotAChangeForAutograd) {

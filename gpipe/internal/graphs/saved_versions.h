@@ -23,7 +23,7 @@ inline std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) 
 // recorded. Since then an optimizer has changed parameters, and the cell's forward, a replay, saw
 // the new values, which autograd cannot know. Changes after the cell's forward still count.
 //
-// Requirements: nobody else looks at the counters; `tensors` outlives it.
+// Requirements: no other code looks at the counters; `tensors` outlives the scope.
 class SavedVersionsScope {
  public:
   SavedVersionsScope(const std::vector<at::Tensor>& tensors, const std::vector<int64_t>& saved,

@@ -22,24 +22,13 @@
 #include "gpipe/internal/cell/run_context.h"
 #include "gpipe/internal/graphs/device_graph.h"
 #include "gpipe/internal/graphs/graph_memory.h"
+#include "gpipe/internal/graphs/known_threads.h"
 #include "gpipe/internal/model/layer.h"
 #include "gpipe/internal/operators/random_streams.h"
 #include "gpipe/internal/tensors/packet.h"
 #include "gpipe/options.h"
 
 namespace gpipe::internal {
-
-// The threads that were added, but only the last kMost.
-class KnownThreads {
- public:
-  bool has_this() const;
-  // Returns whether it was known.
-  bool add_this();
-
- private:
-  static constexpr size_t kMost = 16;
-  std::vector<int64_t> numbers_;
-};
 
 // Guarantees: results are bitwise those of Layers::run. A stage that cannot be recorded runs
 // without graphs from the first failure on, and the reason is logged once.
@@ -119,6 +108,10 @@ class StageGraphs : public std::enable_shared_from_this<StageGraphs> {
                            const Layers& layers, int64_t& draws);
   LayersResult replay(const RunContext& run, int64_t micro_batch, std::vector<Packet>& inputs,
                       bool keep_inputs, const std::shared_ptr<Slot>& slot, const Layers& layers);
+
+  // Writes the outputs into the slot's memory.
+  void replay_forward(const RunContext& run, int64_t micro_batch, const std::vector<Packet>& inputs,
+                      Slot& slot);
 
   variable_list backward(Slot& slot, variable_list gradients);
   BackwardGraph* record_backward(Slot& slot, const variable_list& gradients);

@@ -67,8 +67,9 @@ Schedule one_worker(int64_t stages, const std::vector<ActionKind>& backwards) {
   return Schedule::create(stages, 1, {std::move(actions)});
 }
 
-// Stands for the loss: passes on gradients that were made in the forward. No operator does that for
-// outputs on any device, meta included, without work that would be mixed up with the layers' work.
+// This node stands for the loss: it passes on gradients that were made in the forward. No operator
+// of LibTorch does so for outputs on any device, meta included, without work that would count as
+// work of the layers.
 class GivenGradients : public torch::autograd::Node {
  public:
   GivenGradients(torch::autograd::edge_list edges, variable_list gradients,
@@ -93,7 +94,8 @@ std::vector<int64_t> pieces_of(const torch::nn::Sequential& model) {
   std::vector<int64_t> pieces;
   for (auto any = model->begin(); any != model->end(); ++any) {
     torch::nn::AnyModule layer = *any;  // the same module, but not const
-    // The first layer takes what the caller gives; check_arguments() refuses what cannot travel.
+    // The first layer takes the caller's inputs. check_arguments() refuses values that cannot
+    // travel.
     if (pieces.empty() || argument_kind(layer)) {
       pieces.push_back(1);
     } else {

@@ -23,8 +23,8 @@ class Pipeline;
 struct Value;
 enum class ValueKind : uint8_t;
 
-// The forward or the backward of a piece (see LayerRuns), or a half of its backward, begins or
-// ends.
+// The moment at which the forward or the backward of a piece (see LayerRuns), or a half of its
+// backward, begins or ends.
 struct LayerEvent {
   int64_t piece = 0;
   bool backward = false;  // or a half of one

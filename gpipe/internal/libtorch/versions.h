@@ -1,9 +1,9 @@
-// NodePtr, WeakNodePtr, make_node, has_names: what differs between the LibTorch versions that this
-// repository supports (third_party/libtorch/versions.txt).
+// NodePtr, WeakNodePtr, make_node, has_names: the differences between the LibTorch versions that
+// this repository supports (third_party/libtorch/versions.txt).
 //
-// Each difference is asked of LibTorch's own declarations, not of its version number, so that a
-// version that is not in the list works if it declares the same. Only graphs/cuda_graph.cc asks for
-// the number: it relies on what one version does inside.
+// The code finds out each difference from LibTorch's own declarations, not from its version number.
+// So a version that is not in the list works if it declares the same. Only graphs/cuda_graph.cc
+// uses the number, because it relies on what one version does inside.
 #ifndef GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 #define GPIPE_INTERNAL_LIBTORCH_VERSIONS_H_
 

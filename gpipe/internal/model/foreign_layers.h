@@ -14,8 +14,9 @@
 
 namespace gpipe::internal {
 
-// Frees the memory of a module's parameters and buffers: they stay the same tensors, with the same
-// shapes and types, on meta. Their gradients are dropped. The tensors in `kept` stay as they are.
+// Frees the memory of a module's parameters and buffers. They stay the same tensors, with the same
+// shapes and types, but on meta. Their gradients are dropped. The tensors in `kept` stay as they
+// are.
 void move_to_meta(torch::nn::Module& module,
                   const std::unordered_set<const c10::TensorImpl*>& kept = {});
 

@@ -61,7 +61,8 @@ const ForeignTensors::Foreign* ForeignTensors::find(const at::Tensor& tensor) co
   const MemoryRange bytes = bytes_of(tensor);
   for (const size_t number : found->second) {
     const Foreign& foreign = all_[number];
-    // A tied one is not on meta. What is not trained keeps the values that it had.
+    // A tied parameter has values here, so it is not on meta. A tensor that is not trained keeps
+    // its old values.
     if (foreign.tensor.is_meta() && foreign.tensor.requires_grad() &&
         bytes.begin < foreign.bytes.end && foreign.bytes.begin < bytes.end) {
       return &foreign;
@@ -89,7 +90,7 @@ std::string ForeignTensors::text_of(const Foreign& foreign, const std::string& u
                   ", and does not say so: here it has no values. ", advice);
 }
 
-// LibTorch swallows exceptions of these, so they only note.
+// LibTorch swallows exceptions of these callbacks, so they only record what they find.
 struct ForeignUse::Observer {
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     ForeignUse* const use = current_use;
@@ -137,7 +138,7 @@ void ForeignUse::check_exception(const std::string& user, bool is_loss) const {
     const std::string what = error.what_without_backtrace();
     TORCH_CHECK_VALUE(!absl::StrContains(what, "meta") && !absl::StrContains(what, "Meta"),
                       tensors_.text_of(*found_, user, is_loss));
-  } catch (...) {  // another error tells more
+  } catch (...) {  // the other error says more
   }
 }
 

@@ -1,9 +1,9 @@
-// ForeignTensors: what layers of other processes have registered, and which layer here uses it all
-// the same.
+// ForeignTensors: the tensors that layers of other processes have registered, and which layer here
+// uses one nevertheless.
 //
-// A layer that uses another one's parameter without registering it (a captured module, a plain
-// member) is found nowhere but in its forward. There the tensor is on meta, or a view of it has the
-// values from before the pipeline was made.
+// A layer may use another layer's parameter without registering it (a captured module, a plain
+// member). Only its forward shows that. There the tensor is on meta, or a view of it has the values
+// from before the pipeline was made.
 #ifndef GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
 #define GPIPE_INTERNAL_MODEL_FOREIGN_TENSORS_H_
 
@@ -48,7 +48,8 @@ class ForeignTensors {
     MemoryRange bytes;
   };
 
-  // The foreign tensor that this one is, or, a trained one, whose former memory it has. Null: none.
+  // Returns the foreign tensor that `tensor` is. A foreign tensor that is trained is also found by
+  // its former memory. Null: it is not foreign.
   const Foreign* find(const at::Tensor& tensor) const;
   std::string text_of(const Foreign& foreign, const std::string& user, bool is_loss) const;
 
@@ -67,8 +68,9 @@ class ForeignUse {
   ForeignUse& operator=(const ForeignUse&) = delete;
 
   // Throw c10::ValueError that says which tensor `user` ("layer 5 ('head')") has used of which
-  // layer, where both are, and what to do. Shapes may be read: it is an error only with old values,
-  // with a result on meta, or with an exception of LibTorch's about meta, which is being handled.
+  // layer, where both are, and what to do. Reading a shape is allowed. It is an error only if the
+  // tensor had old values, if a result is on meta, or if an exception of LibTorch about meta is
+  // being handled.
   void check_results(const std::vector<const at::Tensor*>& results, const std::string& user,
                      bool is_loss) const;
   void check_exception(const std::string& user, bool is_loss) const;
@@ -80,7 +82,7 @@ class ForeignUse {
   ForeignUse* former_;
   at::CallbackHandle callback_;
   const ForeignTensors::Foreign* found_ = nullptr;
-  bool has_old_values_ = false;  // of what was found
+  bool has_old_values_ = false;  // whether the tensor that was found has them
 };
 
 }  // namespace gpipe::internal

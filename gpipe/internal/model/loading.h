@@ -24,7 +24,7 @@ class StateBeforeLoad {
   // Throws c10::ValueError that names the tensors that have another shape now.
   void check_shapes() const;
 
-  // Gives all tensors their former data.
+  // Gives all tensors the data that they had before the load.
   void restore() const;
 
  private:

@@ -57,7 +57,7 @@ class ModelState {
   // Whether the memory belongs to a parameter or buffer.
   bool owns(const c10::StorageImpl* storage) const { return storages_.contains(storage); }
 
-  // Whether the memory belongs to a parameter, which nobody changes during a call.
+  // Whether the memory belongs to a parameter, which must not change during a call.
   bool owns_as_parameter(const c10::StorageImpl* storage) const {
     const auto found = storages_.find(storage);
     return found != storages_.end() && found->second;
@@ -82,7 +82,7 @@ class ModelState {
   std::vector<Parameter> parameters_;
   std::vector<std::vector<size_t>> of_stage_;  // [stage] indices into parameters_
   absl::flat_hash_map<const c10::TensorImpl*, size_t> numbers_;
-  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // true: of a parameter
+  absl::flat_hash_map<const c10::StorageImpl*, bool> storages_;  // true: the memory of a parameter
   std::vector<Mode> modes_;
   std::vector<Tied> tied_;
 };

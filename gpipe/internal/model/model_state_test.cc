@@ -164,7 +164,7 @@ TEST(ModelStateTest, AChangedParameterIsNamedInEachOfItsStagesOnly) {
 }
 
 // Makes a change between forward and backward, in the second stage, and returns what check_same()
-// says if that stage is marked. If only the first is marked, it must say nothing.
+// says if that stage recomputes. If only the first stage recomputes, check_same() must say nothing.
 std::string difference(const std::shared_ptr<Block>& module,
                        const std::function<void(Stages&)>& change) {
   Stages stages = {{weighted()}, {block(), module}};

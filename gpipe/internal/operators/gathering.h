@@ -1,5 +1,5 @@
 // GatheringScope: tells that operators on this thread gather moments for deferred running
-// statistics, and belong to no layer. For those who count what a forward costs.
+// statistics, and belong to no layer. Code that counts what a forward costs asks for it.
 #ifndef GPIPE_INTERNAL_OPERATORS_GATHERING_H_
 #define GPIPE_INTERNAL_OPERATORS_GATHERING_H_
 

@@ -70,8 +70,8 @@ std::mutex& given_generators_mutex() {
   return *mutex;
 }
 
-// Replaces every operator with an argument `generator`: fills it in if it is absent, and replaces
-// it in a recompute.
+// Replaces every operator that has an argument `generator`. It gives a generator to an operator
+// that has none, and in a recompute it replaces the one that the layer gave.
 void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                     torch::jit::Stack* stack) {
   InterceptionPause pause;
@@ -83,8 +83,8 @@ void with_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       c10::IValue& value = (*stack)[base + i];
       if (schema[i].name() != "generator") continue;
       if (!value.isNone()) {
-        // Locked until the operator has drawn: a stage with the same generator must not come
-        // between.
+        // Locked until the operator has drawn: a stage that uses the same generator must not draw
+        // in between.
         if (!of_given.owns_lock()) of_given.lock();
         value = c10::IValue(draws->given(value.toGenerator()));
         continue;
@@ -152,8 +152,9 @@ class DefaultGeneratorScope {
   at::Tensor former_;
 };
 
-// Fused attention draws its dropout from the default generator of its device, and takes no other.
-// It reads the generator when it is launched, so its numbers are settled when it returns.
+// Fused attention draws its dropout from the default generator of its device, and cannot take
+// another one. It reads the generator when it is launched, so later changes of the generator do not
+// matter.
 void with_default_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   InterceptionPause pause;

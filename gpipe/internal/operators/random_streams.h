@@ -4,9 +4,9 @@
 // race for its numbers, and a recompute could not draw again what its forward drew. Inside a
 // pipeline, every random operator that was given no generator gets one that is seeded from (step,
 // micro-batch, layer, number of the draw). Hence results with a fixed seed do not depend on
-// threads, balance, schedule or checkpoint mode. An operator that takes no generator (fused
-// attention) finds the device's default one in that state, and one that was given a generator gets,
-// in a recompute, a copy of it as it was in the forward.
+// threads, balance, schedule or checkpoint mode. For an operator that takes no generator (fused
+// attention), the device's default generator is put into that state. An operator that was given a
+// generator gets, in a recompute, a copy of that generator as it was in the forward.
 #ifndef GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_
 #define GPIPE_INTERNAL_OPERATORS_RANDOM_STREAMS_H_
 
@@ -76,7 +76,7 @@ class RandomStreams {
 
   // How often generator() was called.
   int64_t draws() const { return draws_; }
-  // How often given() was called.
+  // How often given(generator) was called.
   int64_t given_draws() const { return given_draws_; }
 
   // Starts a recording; null ends it. Meanwhile generator() throws c10::Error for a draw on another

@@ -61,7 +61,7 @@ TEST_F(RandomStreamsTest, DrawsDependOnEachPartOfTheirPlaceAndOnNothingElse) {
   for (size_t a = 0; a < drawn.size(); ++a) {
     for (size_t b = 0; b < a; ++b) EXPECT_FALSE(drawn[a].equal(drawn[b])) << a << ", " << b;
   }
-  // The other way round, in another object, after other draws from the process's generator.
+  // The opposite order, in another object, after other draws from the process's generator.
   (void)at::rand({3});
   RandomStreams others;
   const RandomStreamsScope scope(&others);
@@ -122,7 +122,7 @@ TEST_F(RandomStreamsTest, ARecomputeDrawsAgainFromAGivenGeneratorAndLeavesItAlon
     EXPECT_THAT(at::randperm(8, generator), EqualsBitwise(second));
   }
   EXPECT_THAT(generator.get_state(), EqualsBitwise(state));
-  // Neither in a cell without a recompute nor outside is anything kept.
+  // Outside of checkpointed cells, and in cells without a recompute, no state is kept.
   EXPECT_FALSE(at::rand({8}, generator).equal(first));
   EXPECT_EQ(given.states.size(), 2u);
 }
@@ -293,7 +293,7 @@ TEST_F(RandomStreamsTest, AThreadThatAutogradUsesDrawsForItsCaller) {
   RandomStreams inner;
   {
     const RandomStreamsScope unseen(&streams_);
-    EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr) << "it was not asked for";
+    EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr) << "the scope did not ask for it";
   }
   {
     const RandomStreamsScope outer_scope(&streams_, nullptr, nullptr, /*on_autograd_threads=*/true);
@@ -306,7 +306,7 @@ TEST_F(RandomStreamsTest, AThreadThatAutogradUsesDrawsForItsCaller) {
     std::thread([&, state = at::ThreadLocalState()] {
       const at::ThreadLocalStateGuard guard(state);
       const RandomStreamsScope own(&inner);
-      EXPECT_EQ(RandomStreams::current(), &inner) << "a thread's own come first";
+      EXPECT_EQ(RandomStreams::current(), &inner) << "the thread's own streams come first";
     }).join();
   }
   EXPECT_EQ(on_thread(at::ThreadLocalState()), nullptr);

@@ -1,8 +1,8 @@
 // StatisticsUse: which stage alone updates which running statistics.
 //
-// A layer may hold a handle of a norm that only a layer of another stage has registered, and
-// nothing shows that before the layer runs. Where that is possible, the updates of all stages are
-// logged and committed in the loop's order, until a run has shown which stages make them.
+// A layer may use a norm that only a layer of another stage has registered, and nothing shows that
+// before the layer runs. If that is possible, the updates of all stages are logged and committed in
+// the loop's order, until a run has shown which stages make them.
 #ifndef GPIPE_INTERNAL_OPERATORS_STATISTICS_USE_H_
 #define GPIPE_INTERNAL_OPERATORS_STATISTICS_USE_H_
 
@@ -22,10 +22,10 @@ class StatisticsUse {
  public:
   static constexpr int64_t kSeveral = -1;
 
-  // Called before a run: forgets tensors that nobody else holds any more.
+  // Called before a run: forgets tensors that no other code holds any more.
   void forget_freed();
-  // Notes that `stage` updates `tensor`. Returns the only stage that does so, as far as is known
-  // by then, or kSeveral.
+  // Notes that `stage` updates `tensor`. Returns the only stage that has done so up to now, or
+  // kSeveral.
   int64_t note(int64_t stage, const at::Tensor& tensor);
 
  private:

@@ -1,4 +1,5 @@
-// CallTerms: what each process tells the others at the start of a call, so that all do the same.
+// CallTerms: the values that each process tells the others at the start of a call, so that all do
+// the same.
 #ifndef GPIPE_INTERNAL_PROCESSES_CALL_TERMS_H_
 #define GPIPE_INTERNAL_PROCESSES_CALL_TERMS_H_
 
@@ -33,15 +34,16 @@ struct CallTerms {
   static CallTerms from_bytes(std::string_view bytes);
 };
 
-// The first difference, as a message that names two ranks and the values of both; none if there is
-// none. `terms`: by rank, at least one. Every process that gets the same terms finds the same.
+// The first difference, as a message that names two ranks and the values of both; none if all
+// agree. `terms`: by rank, at least one. Every process that gets the same terms finds the same
+// difference.
 std::optional<std::string> difference(const std::vector<CallTerms>& terms);
 
 // A warning that names two ranks that have not called zero_grad() equally often, for example
 // because one has missed a call; empty if all have called it equally often.
 std::string zero_grads_text(const std::vector<CallTerms>& terms);
 
-// The combined CallTerms::changed_ties: [tie] '1' where any process has '1'.
+// Combines CallTerms::changed_ties of all processes: [tie] is '1' if any process has '1'.
 std::string changed_ties(const std::vector<CallTerms>& terms);
 
 // How many rows the mini-batch has, over all replicas of `world`: the sum of the rows that process

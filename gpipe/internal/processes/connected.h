@@ -13,8 +13,8 @@ class Connected {
   Connected& operator=(const Connected&) = delete;
 };
 
-// True in the first call while this process is connected, then never again: for a warning that is
-// given once. Thread-safe.
+// Returns true in the first call while this process is connected, and never again: for a warning
+// that is given once. Thread-safe.
 bool first_alone_while_connected();
 
 }  // namespace gpipe::internal

@@ -58,7 +58,7 @@ int64_t number_of(const std::string& text) {
 struct Registration {
   size_t layer = 0;
   bool is_buffer = false;
-  std::string name;  // empty: no tensor, it says only that the layer has changed
+  std::string name;  // empty: not a tensor, only the news that the layer has changed
   c10::ScalarType type = c10::ScalarType::Undefined;
   bool requires_grad = false;
   std::vector<int64_t> shape;
@@ -96,8 +96,8 @@ std::vector<Registration> registrations_of(const std::string& bytes) {
   return all;
 }
 
-// The first parameter that two replicas have registered alike, but with different values; none if
-// the replicas differ in something else.
+// The first parameter that two replicas have registered in the same way, but with different values.
+// None if the replicas differ in something else.
 std::optional<Registration> with_other_values(std::vector<Registration> here,
                                               std::vector<Registration> there) {
   std::optional<Registration> found;
@@ -115,7 +115,8 @@ std::optional<Registration> with_other_values(std::vector<Registration> here,
   return rest_here == rest_there ? found : std::nullopt;
 }
 
-// The first of `known` that `names` lacks, or has in another order; null: all are there in order.
+// The first name in `known` that `names` does not have, or has in another order. Null if all are
+// there in order.
 const std::string* first_missing(const std::vector<std::string>& known,
                                  const std::vector<std::string>& names) {
   auto position = names.begin();
@@ -174,7 +175,7 @@ std::string LateRegistrations::news() const {
   }
   std::string bytes;
   if (changed.empty()) return bytes;
-  // Tensors that all processes know come first, so that they find there what a new name shares.
+  // Tensors that all processes know come first: a new name of such a tensor is recognized by it.
   std::unordered_map<const c10::TensorImpl*, std::string> places;
   for (const Known& layer : layers_) {
     for (const Named& item : all_of(*layer.module)) {
@@ -201,7 +202,7 @@ std::string LateRegistrations::news() const {
                        ""};
       const bool is_new = std::find(layers_[k].names.begin(), layers_[k].names.end(),
                                     label(item.is_buffer, item.name)) == layers_[k].names.end();
-      // Buffers may be each replica's own.
+      // Buffers may differ between replicas, so their values are not compared.
       if (has_replicas_ && is_new && !item.is_buffer && !item.tensor.is_meta()) {
         one.values = std::to_string(hash_of(own, item.tensor));
       }

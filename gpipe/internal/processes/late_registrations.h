@@ -24,7 +24,7 @@ namespace gpipe::internal {
 // Thread-safety: none; the calls of a pipeline follow one another.
 class LateRegistrations {
  public:
-  // The layers are the same in all processes. In one process nothing is kept.
+  // The layers must be the same in all processes. In a single process nothing is recorded.
   LateRegistrations(const std::vector<std::vector<Layer>>& partitions, const Residence& residence,
                     const World& world);
 

@@ -92,7 +92,7 @@ TEST(LateRegistrations, AreNamedInAllProcesses) {
   const auto made = first.layers[0]->inner->register_module("made", nn::Linear(4, 5));
   first.layers[0]->register_buffer("count", at::zeros({}, at::kLong));
   second.layers[1]->inner->register_parameter("frozen", at::zeros({7}), /*requires_grad=*/false);
-  // This process does not tell of it, as another process has the layer.
+  // This process reports no news of it, because another process has the layer.
   second.layers[0]->register_parameter("late", at::zeros({2, 3}, at::kDouble));
   tell(first, second);
   EXPECT_EQ(first.names(), second.names());
@@ -146,7 +146,7 @@ TEST(LateRegistrations, ANameThatIsTakenIsNotKnownUntilAllHaveIt) {
   const std::vector<std::string> news = {first.late.news(), second.late.news()};
   (void)first.late.take(news);
   EXPECT_THROW((void)second.late.take(news), c10::Error);
-  EXPECT_EQ(first.late.news(), news[0]) << "it is told again";
+  EXPECT_EQ(first.late.news(), news[0]) << "the news is repeated";
 }
 
 TEST(LateRegistrations, ReplicasMustRegisterTheSame) {

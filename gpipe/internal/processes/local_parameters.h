@@ -1,5 +1,5 @@
-// LocalParameters: the parameters that this process has of a pipeline over several processes, for
-// functions that get a list of tensors and cannot see that it is only a part.
+// LocalParameters: the parameters of a pipeline over several processes that are in this process.
+// For functions that get a list of tensors and cannot see that it is only a part.
 #ifndef GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 #define GPIPE_INTERNAL_PROCESSES_LOCAL_PARAMETERS_H_
 
@@ -14,8 +14,8 @@ namespace gpipe::internal {
 
 // A pipeline over several processes, from its making to its end.
 //
-// It refers to the parameters, and does not own them, so no thread walks modules in which another
-// one registers something.
+// It refers to the parameters, and does not own them. So no thread walks modules while another
+// thread registers something in them.
 //
 // Thread-safety: safe.
 class LocalParameters {
@@ -25,7 +25,7 @@ class LocalParameters {
   LocalParameters(const LocalParameters&) = delete;
   LocalParameters& operator=(const LocalParameters&) = delete;
 
-  // Takes the parameters that are here now; empty where no other process has any.
+  // Takes the parameters that are here now. Give an empty list if no other process has any.
   void know(const std::vector<at::Tensor>& parameters);
 
   // Whether `tensors` has all parameters that this process has of such a pipeline. A caller may

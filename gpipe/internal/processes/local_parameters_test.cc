@@ -15,7 +15,7 @@ TEST(LocalParameters, AreAllInWhatHasAllOfOnePipeline) {
   EXPECT_FALSE(LocalParameters::are_all_in({a, b}));
   std::optional<LocalParameters> one(std::in_place);
   LocalParameters another;
-  EXPECT_FALSE(LocalParameters::are_all_in({a, b})) << "neither knows anything";
+  EXPECT_FALSE(LocalParameters::are_all_in({a, b})) << "no pipeline has registered parameters yet";
   one->know({a, b});
   another.know({c});
   EXPECT_TRUE(LocalParameters::are_all_in({b, a}));

@@ -1,4 +1,5 @@
-// Processes: what a pipeline needs of the other processes that it runs over.
+// Processes: the operations that a pipeline needs to work with the other processes that it runs
+// over.
 //
 // gpipe/distributed implements it over c10d. A pipeline in one process has none.
 #ifndef GPIPE_INTERNAL_PROCESSES_PROCESSES_H_
@@ -82,7 +83,8 @@ class Processes {
   };
   // Whether workers of the same process, too, get copies of each other's packets. For tests.
   virtual bool copies_within() const { return false; }
-  // What the runs of one program learn for later ones. It is kept with the program.
+  // What earlier runs of a program have found out for later ones, e.g. the sizes of its messages.
+  // It is kept with the program.
   class Messages {
    public:
     virtual ~Messages() = default;
@@ -98,7 +100,8 @@ class Processes {
 };
 
 // Like Processes::exchange(), for values of any length: a value that is too long for one message
-// goes in several.
+// Like Processes::exchange(), but for values of any length: a value that is too long for one
+// message goes in several messages.
 std::vector<std::string> exchange_long(Processes& processes, const std::string& name,
                                        const std::string& value, bool is_patient = false);
 

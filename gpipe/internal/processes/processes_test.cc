@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Two processes: this one, and another one that says what the test tells it to say.
+// Two processes: this one, and another one whose messages the test chooses.
 class FakeProcesses final : public testing::ProcessesOfTwo {
  public:
   explicit FakeProcesses(std::vector<std::string> others) : others_(std::move(others)) {}

@@ -32,17 +32,17 @@ class TieCopies {
   // [tie] '1' if the parameter requires a gradient in this process, '0' if it is frozen, '-' if it
   // is not in this process.
   std::string trained() const;
-  // Throws FoundByAll for a parameter that its owner trains and a process with a copy has frozen:
-  // the owner would get only a part of its gradient. (A parameter that only its owner has frozen
-  // gets no gradient.) `trained`: of all processes, by rank.
+  // Throws FoundByAll for a parameter that its owner trains and that a process with a copy has
+  // frozen: the owner would get only a part of its gradient. (If only the owner has frozen a
+  // parameter, it gets no gradient.) `trained`: the results of trained() of all processes, by rank.
   void check_trained(const std::vector<std::string>& trained) const;
   // Called when a run of any pipeline of this process may add to gradients: two pipelines may have
   // the same layers.
   static void note_gradients();
   // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: the
   // owner does not get that gradient, so it is dropped. Unless the run `records`, it also throws if
-  // layers of this process have changed a parameter, since its copies have the values from before.
-  // (If the run records, ModelState::check_parameters reports that.)
+  // layers of this process have changed a parameter, because its copies have the old values. (If
+  // the run records, ModelState::check_parameters reports that.)
   void check_run(bool records) const;
   // Gives the owners' values of the changed parameters to the copies, in each replica. `changed`:
   // [tie], the same in all processes. Called within in_call(), by all processes.
@@ -56,7 +56,7 @@ class TieCopies {
   struct Shared {
     int64_t version = -1;
     const void* memory = nullptr;
-    bool has_arrived = false;  // in all processes
+    bool has_arrived = false;  // whether the values are in all processes
   };
   Shared now(const Tie& tie) const;
 
@@ -66,7 +66,7 @@ class TieCopies {
   c10::Device device_;
   // [tie] The processes of a replica that have the parameter, ascending; the owner is first.
   std::vector<std::vector<int64_t>> processes_;
-  std::vector<Shared> shared_;  // [tie] what was shared last
+  std::vector<Shared> shared_;  // [tie] the values that were shared last
   bool had_gradients_ = false;  // at the last share()
   uint64_t runs_ = 0;           // the runs noted by note_gradients() at the last share()
 };

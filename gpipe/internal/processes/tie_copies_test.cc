@@ -69,7 +69,7 @@ TEST(TieCopies, AreSharedAfterARunOfAnotherPipeline) {
   EXPECT_EQ(evaluated.changed(), "1");
 }
 
-// The values may have arrived in some of the other processes.
+// If a share failed, the values may have arrived in some of the other processes.
 TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -86,7 +86,7 @@ TEST(TieCopies, WhoseShareFailedAreSharedAgainAlsoWithTheValuesOfBefore) {
   EXPECT_EQ(copies.changed(), "0");
 }
 
-// A failure may have kept another process from taking the values that were sent.
+// After the share, another process may have failed before it took the values that were sent.
 TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});
@@ -97,7 +97,7 @@ TEST(TieCopies, AreSharedAgainAfterACallThatFailedBehindTheShare) {
   EXPECT_EQ(copies.changed(), "0");
 }
 
-// A run that records has another check (ModelState::check_parameters).
+// For a run that records, ModelState::check_parameters checks this.
 TEST(TieCopies, ALayersChangeInPlaceIsRefused) {
   const auto processes = std::make_shared<FakeProcesses>();
   at::Tensor parameter = at::ones({3});

@@ -16,9 +16,9 @@
 
 namespace gpipe::internal {
 
-// The parameters that a layer uses, with their names: first those that it has registered, under
-// their names within the layer, then those of other layers that it or a module in it names
-// (TiedLayer), under an empty name.
+// The parameters that a layer uses, with their names. First come those that it has registered,
+// under their names within the layer. Then come parameters of other layers that it, or a module in
+// it, names (TiedLayer), under an empty name.
 std::vector<std::pair<std::string, at::Tensor>> used_parameters(torch::nn::Module& layer);
 
 // A parameter that layers in several places use. A place is a process, or a device of one process.
@@ -36,15 +36,15 @@ using Places = std::vector<int64_t>;
 Places places_of(const Residence& residence, size_t stages);  // its process
 Places places_of(const std::vector<c10::Device>& of_stages);  // its device
 
-// The ties of a model in its order; the same in all processes. Throws c10::ValueError for one whose
-// first use is not in a layer that has registered it.
+// The ties of a model in its order; the same in all processes. Throws c10::ValueError if the first
+// layer that uses a tie has not registered it.
 std::vector<Tie> ties_of(const std::vector<std::vector<Layer>>& partitions, const Places& places);
 
 // Where the terms of a tie's gradient go from one place to another.
 struct TieEdge {
   size_t tie = 0;  // its index
   int64_t source_stage = 0;
-  int64_t target_stage = 0;  // the source gets the terms of this stage
+  int64_t target_stage = 0;  // the source stage gets the terms that this stage has
 };
 std::vector<TieEdge> edges_of(const std::vector<Tie>& ties, const Places& places);
 

@@ -28,7 +28,7 @@ std::string form_of(const std::vector<at::Tensor>& tensors) {
     bytes += tensor.nbytes();
     trained += is_trained;
   }
-  // All processes have the same build, so they compute the same hash.
+  // The hash is the same in all processes, because they have the same build.
   return c10::str(tensors.size(), " tensors, ", trained, " of them require a gradient, ", bytes,
                   " bytes, ", std::hash<std::string>()(text));
 }

@@ -16,12 +16,13 @@ namespace gpipe::internal {
 std::string form_of(const std::vector<at::Tensor>& tensors);
 
 // Compares the form of each process with the same process of the other replicas. `forms`: [rank].
-// Throws FoundByAll that names two ranks if they differ. `what` names the tensors in the message.
+// Throws FoundByAll with a message that names two ranks if they differ. `what` names the tensors in
+// the message.
 void check_forms(const World& world, const std::string& what,
                  const std::vector<std::string>& forms);
 
-// Exchanges the forms, and checks them. Called within in_call(), by all processes, each of which
-// may have worked for long before.
+// Exchanges the forms, and checks them. Called within in_call(), by all processes. It waits for
+// each of them, however long that one has computed before.
 void agree_on_forms(const World& world, const std::string& what,
                     const std::vector<at::Tensor>& tensors);
 

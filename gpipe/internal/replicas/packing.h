@@ -16,15 +16,15 @@ namespace gpipe::internal {
 // message is equally long whether or not tensors are there.
 class Packing {
  public:
-  // `parameters`: those of the model. A tensor has its parameter's shape and type.
+  // `parameters`: the parameters of the model. A tensor has its parameter's shape and type.
   Packing(const std::vector<at::Tensor>& parameters, const Bucket& bucket);
 
   int64_t bytes() const { return bytes_; }
   // The message of these tensors, [parameter of the model]. An undefined tensor counts as not
   // there.
   at::Tensor pack(const std::vector<at::Tensor>& tensors) const;
-  // Contiguous views of a message, or, where the parameter is on an accelerator, copies of them
-  // there; [place in the bucket].
+  // Views of the parts of a message: [place in the bucket]. For a parameter on an accelerator it is
+  // a copy there.
   std::vector<at::Tensor> unpack(const at::Tensor& message) const;
 
  private:

@@ -21,8 +21,8 @@ namespace {
 
 using Parcel = Processes::Parcel;
 
-// Large enough that the number of messages costs nothing, small enough that the memory of their
-// copies is nothing beside the gradients.
+// Buckets are so large that the number of messages costs almost nothing, and so small that the
+// copies in them take little memory beside the gradients.
 constexpr int64_t kBucketBytes = 16 << 20;
 
 std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& parameters) {
@@ -48,7 +48,7 @@ class Exchange {
   }
 
   size_t rounds() const { return rounds_; }
-  // Null: the owner has fewer buckets.
+  // Null if the owner has fewer buckets than rounds.
   const Bucket* bucket(int64_t owner, size_t round) const {
     const std::vector<Bucket>& all = buckets_[static_cast<size_t>(owner)];
     return round < all.size() ? &all[round] : nullptr;
@@ -144,7 +144,8 @@ struct OwnBucket {
 }  // namespace
 
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters) {
-  // A frozen one has no state: beside adapters the base would outweigh all states.
+  // A frozen parameter has no optimizer state. If it counted, a frozen base model would outweigh
+  // the states of all adapters.
   std::vector<int64_t> trained = sizes_of(parameters), frozen = trained;
   for (size_t k = 0; k < parameters.size(); ++k) {
     (parameters[k].requires_grad() ? frozen : trained)[k] = 0;
@@ -205,7 +206,7 @@ bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parame
     for (size_t place = 0; place < trees.size(); ++place) {
       const size_t parameter = (*own.bucket)[place];
       at::Tensor sum = trees[place].take();
-      // If only one replica had a gradient, the sum may be a part of its message.
+      // If only one replica had a gradient, the sum may be a part of its message, which is larger.
       if (sum.defined() && sum.storage().use_count() > 1)
         sum = copy_like(parameters[parameter], sum);
       sums[parameter] = std::move(sum);

@@ -18,18 +18,18 @@ namespace gpipe::internal {
 // the sum to all. So each replica sends and receives about twice as many bytes as the gradients
 // have.
 //
-// `parameters`: those of this process; frozen ones have no sums. `sums`: [parameter], the sum in
-// this replica, dense and of the parameter's type and shape, replaced by the sum over all;
-// undefined: no gradient has arrived. Called within in_call(), by this process of all replicas:
-// processes of other stages may still compute.
+// `parameters`: the parameters of this process; frozen ones have no sums. `sums`: [parameter], the
+// sum in this replica, dense and of the parameter's type and shape, which is replaced by the sum
+// over all replicas; undefined if no gradient has arrived. Called within in_call(), by this process
+// of all replicas: processes of other stages may still compute.
 //
 // Returns false, and changes nothing, if a replica has other parameters, or has frozen others;
 // agree_on_forms() then reports that to all processes.
 [[nodiscard]] bool sum_over_replicas(const World& world, const std::vector<at::Tensor>& parameters,
                                      int64_t groups_each, std::vector<at::Tensor>& sums);
 
-// Returns, by parameter, the replica that owns it, so that all replicas have about as many bytes of
-// those that train, and of those that are frozen.
+// Returns, by parameter, the replica that owns it. All replicas own about as many bytes of trained
+// parameters, and about as many bytes of frozen parameters.
 std::vector<int64_t> owners_of(const World& world, const std::vector<at::Tensor>& parameters);
 
 // Gives the owners' values of these parameters to all replicas. Parameters owned by kNobody are

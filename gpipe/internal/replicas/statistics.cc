@@ -31,7 +31,7 @@ std::vector<double> numbers_of(const at::Tensor& bytes) {
   return numbers;
 }
 
-// The process of the first replica gets the updates that its counterparts have logged.
+// Sends the updates that the other replicas have logged to the same process of the first replica.
 void gather(const World& world, std::vector<StatisticsLog>& stages,
             const std::vector<at::Tensor>& buffers) {
   const bool first = world.replica() == 0;

@@ -15,8 +15,8 @@ namespace gpipe::internal {
 // gets the updates, makes them, and gives the changed buffers to the others. The logs are empty
 // afterwards.
 //
-// `stages`: [stage], the logs of this replica. `buffers`: those of this process's layers, in the
-// same order in all replicas. Called within in_call(), by all processes.
+// `stages`: [stage], the logs of this replica. `buffers`: the buffers of this process's layers, in
+// the same order in all replicas. Called within in_call(), by all processes.
 void commit_over_replicas(const World& world, std::vector<StatisticsLog>& stages,
                           const std::vector<at::Tensor>& buffers);
 

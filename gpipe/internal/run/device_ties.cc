@@ -71,7 +71,8 @@ RunLock lock_for(const std::vector<const TiedLayer*>& layers) {
     std::shared_ptr<Part> part = found == known->end() ? nullptr : found->second.lock();
     try {
       if (part != nullptr) part->check_process();
-    } catch (const std::logic_error&) {  // after a fork(): it belongs to the parent's pipelines
+    } catch (
+        const std::logic_error&) {  // after a fork(): the lock belongs to the parent's pipelines
       return nullptr;
     }
     return part;
@@ -92,8 +93,8 @@ RunLock lock_for(const std::vector<const TiedLayer*>& layers) {
 RunLock lock_of(const std::vector<std::vector<Layer>>& partitions,
                 const std::vector<c10::Device>& devices) {
   std::vector<const TiedLayer*> layers;
-  // On one device no layer takes a copy. On several any of them may: a copy is on the first stage's
-  // device where a weight is first used behind it.
+  // On one device no layer takes a copy. On several devices any layer may take one: if its weight
+  // is used on the first stage's device first, and behind that on another device.
   const bool has_copies = std::any_of(devices.begin(), devices.end(), [&](c10::Device device) {
     return device != devices.front();
   });
@@ -128,7 +129,8 @@ DeviceTies::DeviceTies(const std::vector<std::vector<Layer>>& partitions,
 }
 
 std::vector<Tie> DeviceTies::find_ties(const std::vector<std::vector<Layer>>& partitions) const {
-  std::optional<RunLock::Scope> scope;  // during another pipeline's run layers have its copies
+  std::optional<RunLock::Scope>
+      scope;  // while another pipeline runs, the layers have that one's copies
   if (devices_ != std::vector<c10::Device>(devices_.size(), devices_.front())) {
     scope.emplace(run_lock_);
   }
@@ -168,7 +170,8 @@ void DeviceTies::check_layers(const std::vector<std::vector<Layer>>& partitions)
 }
 
 void DeviceTies::refresh(Transfers& transfers) {
-  // Copies are never inference tensors, whatever the call: a later call may train.
+  // Copies are never inference tensors, even if this call is in inference mode: a later call may
+  // train.
   std::optional<c10::InferenceMode> no_inference;
   if (!copies_.empty()) no_inference.emplace(false);
   for (Copy& copy : copies_) {
@@ -187,9 +190,10 @@ void DeviceTies::refresh(Transfers& transfers) {
     }
     const int64_t version = version_of(parameter);
     const c10::StorageImpl* const storage = storage_of(parameter);
-    // If the parameter's version has changed, the copy's changes, too, so that autograd refuses a
-    // backward through older values. Otherwise the values may be new all the same, as LibTorch's
-    // SGD writes into data(); autograd does not see that in the parameter either.
+    // If the parameter's version has changed, the copy's version must change, too, so that autograd
+    // refuses a backward through older values. If it has not, the values may be new all the same,
+    // because LibTorch's SGD writes into data(). Autograd does not see that in the parameter
+    // either.
     const bool counts = copy.version != version || copy.storage != storage;
     if (copy.used != nullptr) copy.used->block(current_stream(copy.device));
     transfers.copy_into(counts ? copy.tensor.detach() : copy.tensor.variable_data(), parameter);
@@ -299,7 +303,7 @@ void DeviceTies::Scope::restore() noexcept {
   for (auto former = formers_.rbegin(); former != formers_.rend(); ++former) {
     try {
       former->layer->use_tied_parameters(former->parameters);
-    } catch (...) {  // the layer took other parameters without an error before
+    } catch (...) {  // unexpected: the layer took other parameters without an error before
     }
   }
   formers_.clear();

@@ -41,14 +41,14 @@ class DeviceTies {
   const std::vector<Tie>& ties() const { return ties_; }
   const std::vector<TieEdge>& edges() const { return edges_; }
 
-  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: nobody
-  // else sees that gradient, so it is dropped. Unless the run `records`, it also throws if layers
-  // have changed a parameter, since its copies have the values from before. (If the run records,
+  // Called after a run. Throws c10::Error if users' code has added to the .grad of a copy: no other
+  // code sees that gradient, so it is dropped. Unless the run `records`, it also throws if layers
+  // have changed a parameter, because its copies have the old values. (If the run records,
   // ModelState::check_parameters reports that.)
   void check_run(bool records);
 
   // Gives the parameters' values to the copies. Called before each forward, because not all changes
-  // of parameters can be seen, and before its model_state() is taken. Work that is put on the
+  // of parameters can be noticed, and before its model_state() is taken. Work that is put on the
   // current streams from now on may use the copies.
   void refresh(Transfers& transfers);
 
@@ -87,7 +87,8 @@ class DeviceTies {
     // The parameter's version and storage when the copy got its values.
     int64_t version = 0;
     const c10::StorageImpl* storage = nullptr;
-    std::shared_ptr<c10::Event> used;  // after the last write, or read by a run; null: none yet
+    std::shared_ptr<c10::Event>
+        used;  // after the last write, or the last read by a run; null: none yet
   };
   std::vector<Tie> find_ties(const std::vector<std::vector<Layer>>& partitions) const;
   void check_layers(const std::vector<std::vector<Layer>>& partitions) const;

@@ -51,7 +51,7 @@ TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
   const First first;
   const torch::nn::Sequential model(first, torch::nn::Linear(2, 2), Later(first->weight));
   EXPECT_TRUE(share_the_lock(model, {kFirst, kFirst, kOther}));
-  // The copy is on the first stage's device.
+  // The weight is used on another device first, so the first stage's device has the copy.
   const First behind;
   const torch::nn::Sequential other(torch::nn::Linear(2, 2), behind, Later(behind->weight));
   EXPECT_TRUE(share_the_lock(other, {kFirst, kOther, kFirst}));
@@ -59,7 +59,7 @@ TEST(DeviceTies, PipelinesThatGiveCopiesToOneLayerShareTheLock) {
   EXPECT_FALSE(share_the_lock(model, {kFirst, kFirst, kFirst}));
 }
 
-// The layers of two pipelines, each with a lock of its own, come together in a third one.
+// Each of two pipelines has a lock of its own, until a third one has layers of both.
 TEST(DeviceTies, APipelineExcludesAllThatGiveItsLayersCopies) {
   const auto ties_of = [](const torch::nn::Sequential& model) {
     return DeviceTies(partitions_of(model, {1, 1}), {c10::Device(kFirst), c10::Device(kOther)});

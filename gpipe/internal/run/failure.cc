@@ -15,8 +15,8 @@ namespace {
 
 std::atomic<PlaceAdder> place_adder{nullptr};
 
-// Both functions throw only if `error` is exactly a T: a class derived from T, thrown again as a T,
-// would lose what the caller may want to catch. The error itself is not changed, because the user
+// Both functions throw only if `error` is exactly a T. If it is of a class derived from T, the new
+// T would lose what the caller may want to catch. The error itself is not changed, because the user
 // may keep it and throw it again.
 
 template <typename T>

@@ -10,23 +10,24 @@
 namespace gpipe::internal {
 
 // Throws `error` with `where` added to its message, keeping its type: LibTorch's own exception
-// types as a copy with more context, those of the standard library with the longer message. Any
+// types as a copy with more context, and the standard library's types with the longer message. Any
 // other type, including a user's class derived from one of these, is rethrown unchanged. `error`
-// itself is never changed: the user may keep it and throw it again. Only a PlaceAdder may do so.
+// itself is never changed by this function, because the user may keep it and throw it again; only a
+// PlaceAdder may change it.
 [[noreturn]] void rethrow_with(std::exception_ptr error, const std::string& where);
 
-// Is given the exceptions of other types, which another language may have made, and where they were
-// thrown; it must not throw.
+// A function that gets exceptions of other types, which another language may have made, and the
+// place where they were thrown. It must not throw.
 using PlaceAdder = void (*)(const std::exception& error, const std::string& where);
 
 // Sets the adder of the whole process; null, the default: none. Thread-safe.
 void set_place_adder(PlaceAdder adder);
 
-// Whether it is a c10::OutOfMemoryError.
+// Whether `error` is a c10::OutOfMemoryError.
 bool is_out_of_memory(const std::exception_ptr& error);
 
-// "cuda:1 was asked for 3.50 GiB (3758096384 bytes); 512 bytes of 79.00 GiB (84825604096 bytes)
-// were free"
+// A text like "cuda:1 was asked for 3.50 GiB (3758096384 bytes); 512 bytes of 79.00 GiB
+// (84825604096 bytes) were free".
 std::string shortage_text(const OutOfMemory& memory);
 
 }  // namespace gpipe::internal

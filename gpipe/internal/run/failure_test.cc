@@ -13,7 +13,8 @@
 namespace gpipe::internal {
 namespace {
 
-// The exception that comes out: its type, whether it is the same object, and its message.
+// The exception that rethrow_with() throws: its type, whether it is the same object, and its
+// message.
 struct Outcome {
   std::string type;
   bool same = false;

@@ -87,7 +87,7 @@ void GroupGradients::accumulate() {
   for (Leaf& leaf : std::exchange(leaves_, {})) {
     c10::OptionalDeviceGuard guard;
     if (!leaf.leaf.device().is_cpu()) guard.reset_device(leaf.leaf.device());
-    // Not through autograd's engine, which would call the leaf's own hooks with the sum.
+    // Autograd's engine is not used, because it would call the leaf's own hooks with the sum.
     torch::autograd::variable_list sum;
     sum.push_back(std::move(leaf.sum));
     (*leaf.accumulator)(std::move(sum));

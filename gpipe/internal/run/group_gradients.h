@@ -1,4 +1,5 @@
-// Group gradients: what a step with groups adds to the parameters' gradients at its end.
+// Group gradients: at the end of a step with groups, adds the groups' sums to the parameters'
+// gradients.
 #ifndef GPIPE_INTERNAL_RUN_GROUP_GRADIENTS_H_
 #define GPIPE_INTERNAL_RUN_GROUP_GRADIENTS_H_
 
@@ -14,7 +15,7 @@
 namespace gpipe::internal {
 
 // The work has two halves, the constructor and accumulate(), so that nothing is added unless all
-// processes have finished the first. All processes call both within in_call().
+// processes have finished the constructor. All processes call both within in_call().
 class GroupGradients {
  public:
   // Adds the groups up, over all replicas of `world`. It needs only the processes that have the

@@ -76,7 +76,8 @@ TEST_F(PacketTransportTest, PacketsArriveWholeInTheirSlots) {
   EXPECT_FALSE(second.tensor.defined() || second.needs_grad);
   EXPECT_TRUE(second.read_only && second.shared);
   EXPECT_EQ(second.version, 7);
-  EXPECT_TRUE(got[0].ready.empty() && got[1].ready.empty()) << "from the CPU to the CPU";
+  EXPECT_TRUE(got[0].ready.empty() && got[1].ready.empty())
+      << "nothing to wait for between stages on the CPU";
   EXPECT_EQ(a.use_count(), 2) << "the transport kept it";
 }
 
@@ -99,7 +100,7 @@ TEST_F(PacketTransportTest, TheCopyStartsWhenItIsSent) {
   (void)copies();
   transport_.send({{1, 0, 2}}, packets);
   runtime().drain();
-  EXPECT_GE(copies(), 1) << "nobody received it yet";
+  EXPECT_GE(copies(), 1) << "the copy starts before anybody receives it";
   std::vector<Packet> got = received(1, {0});
   runtime().drain();
   EXPECT_EQ(copies(), 0);
@@ -161,7 +162,7 @@ TEST_F(PacketTransportTest, TheReceiverWaitsForAllItsSlots) {
 }
 
 TEST_F(PacketTransportTest, CancelEndsTheWaitingAndAllThatComesAfter) {
-  const testing::Watchdog watchdog(std::chrono::minutes(2), "waiting in a cancelled run");
+  const testing::Watchdog watchdog(std::chrono::minutes(2), "waiting in a canceled run");
   std::vector<Packet> got(1);
   bool complete = true;
   std::thread receiver([&] { complete = transport_.receive(1, {0}, got); });
@@ -170,7 +171,8 @@ TEST_F(PacketTransportTest, CancelEndsTheWaitingAndAllThatComesAfter) {
   EXPECT_FALSE(complete);
   std::vector<Packet> packets = {packet_of_one(torch::ones({1}))};
   transport_.send({{0, 0, 0}}, packets);
-  EXPECT_FALSE(transport_.receive(0, {0}, got)) << "even for what is there";
+  EXPECT_FALSE(transport_.receive(0, {0}, got))
+      << "a canceled run gives no packets, even if they have arrived";
   transport_.cancel();
   EXPECT_FALSE(transport_.receive(0, {0}, got));
 }

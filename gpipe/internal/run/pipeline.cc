@@ -21,7 +21,7 @@
 namespace gpipe::internal {
 namespace {
 
-// To end and restart the OpenMP teams takes up to a millisecond. Where that would be more than a
+// Ending and restarting the OpenMP teams takes up to a millisecond. If that would be more than a
 // few percent of a run, the teams stay.
 constexpr std::chrono::milliseconds kRunWorthATeam{20};
 
@@ -66,7 +66,7 @@ void Pipeline::run_forward(Pass& pass) {
   if (pass.plan.record || pass.micro_batches() == 1) pass.plan.model = model_state();
   run(pass, fill_drain(std::max<int64_t>(pass.micro_batches(), 1)), Half::kForward, nullptr,
       nullptr);
-  // A layer may have registered something in its first forward.
+  // A layer may have registered a parameter or a buffer in its first forward.
   if (pass.plan.record) pass.plan.model = model_state();
   commit_statistics(pass);
 }
@@ -92,8 +92,8 @@ void Pipeline::run_step(Pass& pass, const Schedule& schedule, const Observer& ob
   TieCopies::note_gradients();
   run(pass, schedule, Half::kBoth, nullptr, observer, check_finite);
   if (pass.plan.group_size > 0) {
-    // This needs only the processes of the same stages, which are done about now. Processes of
-    // earlier stages may not be done yet.
+    // GroupGradients needs only the processes of the same stages, which finish at about this time.
+    // Processes of earlier stages may still be computing.
     GroupGradients gradients(pass.group_sums, model_state(), world_, pass.plan.groups_each);
     // Everything that may still fail comes before the first gradient is added.
     commit_statistics(pass);
@@ -193,8 +193,8 @@ struct Pipeline::Run {
 
 void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequest* request,
                    const Observer& observer, bool check_finite) {
-  if (pass.micro_batches() == 0) return;                             // another replica has all rows
-  ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses what users give
+  if (pass.micro_batches() == 0) return;                             // other replicas have all rows
+  ProgramCache::Compiled& compiled = programs_.get(schedule, half);  // refuses invalid schedules
   check_sums(pass, half, compiled);
   TORCH_INTERNAL_ASSERT(schedule.workers() <= placement_.workers());
   TrackedStatistics tracked(stages(), &statistics_use_);
@@ -245,8 +245,8 @@ void Pipeline::run(Pass& pass, const Schedule& schedule, Half half, BackwardRequ
   options.around = [&](int32_t worker, const std::function<void()>& steps) {
     std::optional<CallerStateScope> state;
     if (!on_caller) {
-      // The floating-point mode stays until a caller comes with another one: to restore the former
-      // mode would end the worker's OpenMP team after each run.
+      // The floating-point mode stays until a caller comes with another mode. Restoring the former
+      // one would end the worker's OpenMP team after each run.
       caller_state.floats().apply();
       state.emplace(caller_state);
     }
@@ -290,26 +290,26 @@ std::exception_ptr Pipeline::end_run(Pass& pass, Half half, const BackwardReques
   if (half != Half::kBackward) {
     try {
       pass.inputs.finish_forward();
-    } catch (...) {  // a layer changed an input; an earlier error tells more
+    } catch (...) {  // a layer changed an input; if there was an earlier error, it says more
       if (!error) error = std::current_exception();
     }
   }
   if (!failure) {
     try {
       transport.finish();
-    } catch (...) {  // another process failed in what it still had to do
+    } catch (...) {  // another process failed in the rest of its work
       if (!error) error = std::current_exception();
     }
   }
   try {
     give_back(pass, request, of_caller);
-  } catch (...) {  // an error of a broken device; an earlier error tells more
+  } catch (...) {  // the device is broken; if there was an earlier error, it says more
     if (!error) error = std::current_exception();
   }
   try {
     device_ties_.check_run(pass.plan.record);
     ties_.check_run(pass.plan.record);
-  } catch (...) {  // an earlier error tells more
+  } catch (...) {  // if there was an earlier error, it says more
     if (!error) error = std::current_exception();
   }
   return error;

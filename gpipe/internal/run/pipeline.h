@@ -58,9 +58,9 @@ namespace gpipe::internal {
 
 class RunTransport;
 
-// One mini-batch on its way through the pipeline. It is made for a step, or for a forward, whose
-// backwards use it too. It holds values; the pass of a step also refers to the call's loss
-// function. Once it is destroyed, nothing of the mini-batch is left.
+// One mini-batch on its way through the pipeline. It is made for a step, or for a forward and its
+// backwards. It holds values. In a step it also refers to the call's loss function. Once it is
+// destroyed, the pipeline keeps nothing of the mini-batch.
 struct Pass {
   // The pass has cells for the stages of this process; for all stages if `residence` is null.
   Pass(int64_t stages, MiniBatch cut, const Residence* residence = nullptr)
@@ -123,20 +123,20 @@ class Pipeline {
   const Routes& routes() const { return programs_.routes(); }
 
   // The parameters that stages of several processes share. Parameters that only devices of one
-  // process share are internal (DeviceTies).
+  // process share are not here: see DeviceTies.
   TieCopies& ties() { return ties_; }
-  // Held by runs. A call that reads or writes gradients or parameters outside of runs holds it,
-  // too.
+  // Held by runs, and by calls that must come between them (BetweenRuns).
   RunLock& run_lock() const { return run_lock_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
   // Whether a call failed that may have changed the parameters of some replicas and not of others.
-  // Each process sets it for itself, and all have the same value: it is set after one exchange of
-  // the call and reset after its last one, nothing that throws comes between an exchange and it,
-  // and an exchange ends well in all processes or in none (docs/design/processes.md).
+  // Each process sets it for itself, and all have the same value. It is set after one exchange of
+  // the call and reset after the call's last exchange; no code that may throw comes between an
+  // exchange and it; and an exchange succeeds in all processes or in none
+  // (docs/design/processes.md).
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
 
-  // As GPipe::local_parameters().
+  // The same as GPipe::local_parameters().
   std::vector<at::Tensor> local_parameters() const;
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
@@ -165,12 +165,10 @@ class Pipeline {
   // The use of graphs by stage; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
 
-  // Whether this is the first call: for warnings that are given once.
-  bool first_nan() { return !nan_.exchange(true); }
+  // Whether this is the first call: for a warning that is given once.
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
-  bool first_reseed() { return !reseeded_.exchange(true); }
 
-  // A warning for the caller, returned once; empty if there is none.
+  // Returns the warning about a leaf that no layer has registered, once; empty if there is none.
   std::string unregistered_leaf_text();
 
   // The place of the last error in an action.
@@ -194,22 +192,24 @@ class Pipeline {
   // The exception that the caller gets: the error with its place in the message. Records the place.
   std::exception_ptr describe(const RunFailure& failure);
 
-  // Makes the updates of running statistics that the run has left.
+  // Makes the updates of running statistics that were logged during the run.
   void commit_statistics(Pass& pass);
   // Checks what a step and an evaluation require of a schedule, and of a model under check_finite.
   // `gradients`: whether the run will add to the parameters' gradients.
   void check_step(const Pass& pass, const Schedule& schedule, bool check_finite,
                   bool gradients) const;
-  // Under check_finite: throws for a gradient that only became infinite by adding up terms.
+  // Under check_finite: throws for a gradient that is infinite although each of its terms was
+  // finite.
   static void check_after_step(const Pass& pass);
   // Throws c10::ValueError for groups of gradients, which need terms in the order of micro-batches.
   static void check_sums(const Pass& pass, Half half, const ProgramCache::Compiled& compiled);
   DeviceTies::Partitions partitions() const;
 
-  // Tells known_parameters_ which parameters are here now: layers may have registered more.
+  // Tells known_parameters_ which parameters are here now, because layers may have registered more.
   void know_parameters(const ModelState& model);
 
-  // Throws c10::Error if a recompute would not see what the forward saw.
+  // Throws c10::Error if a recompute would see other parameters, modes or inputs than the forward
+  // saw.
   void check_unchanged(Pass& pass) const;
 
   // The calling thread's current streams on all devices of the stages' device types.
@@ -227,7 +227,8 @@ class Pipeline {
   LateRegistrations late_registrations_;
   bool replicas_may_differ_ = false;
   ForeignTensors foreign_tensors_;  // of all stages in other processes
-  // Whether a run may use them, as nothing has shown yet; guarded by run_lock_: [records].
+  // Whether a run may use them: true until a run has shown otherwise. Guarded by run_lock_:
+  // [records].
   std::array<bool, 2> may_use_foreign_{true, true};
   DeviceTies device_ties_;  // empty over processes: all stages of a process are on one device
   const Ablation ablation_;
@@ -252,9 +253,7 @@ class Pipeline {
 
   std::optional<LocalParameters> known_parameters_;  // over processes
   UnregisteredLeaf unregistered_leaf_;
-  std::atomic<bool> nan_{false};           // see first_nan()
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
-  std::atomic<bool> reseeded_{false};      // see first_reseed()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };

@@ -31,7 +31,7 @@ Routes routes_of(int64_t stages, const std::vector<skip::SkipEdge>& skips,
   return Routes::create(stages, std::move(routes));
 }
 
-// The ties over devices, or else those over processes. There are never both: with several
+// The ties between devices, or else the ties between processes. There are never both: with several
 // processes, all stages of a process are on one device.
 const std::vector<Tie>& ties_over(const TieCopies& processes, const DeviceTies& devices) {
   return devices.ties().empty() ? processes.ties() : devices.ties();
@@ -108,9 +108,9 @@ Pipeline::Pipeline(std::vector<std::vector<Layer>> partitions, std::vector<c10::
   workers_have_teams_ = cpu_workers > 0 && threads > 1;
   const DefaultThreadsScope of_the_caller;
   worker_threads_.resize(workers.size());
-  // A single worker has nothing to overlap with, so it runs on the caller's thread. An exception is
-  // a worker with its own number of intra-op threads: setting that in each run would, while the run
-  // lasts, also change the number with which LibTorch starts new threads of the process.
+  // A single worker has nothing to overlap with, so it runs on the caller's thread, unless it has
+  // its own number of intra-op threads. Setting that number in each run would, while the run lasts,
+  // also change the number with which LibTorch starts new threads of the process.
   const bool inline_single = cpu_threads_per_stage == 0;
   pool_ = std::make_unique<WorkerPool>(
       static_cast<int64_t>(workers.size()),
@@ -151,7 +151,8 @@ std::vector<at::Tensor> Pipeline::local_parameters() const {
     const bool here = residence_.has_stage(stage.index());
     for (const Layer& layer : stage.layers()) {
       for (const at::Tensor& parameter : layer.module.ptr()->parameters()) {
-        // A tied one belongs to the first layer that has it, also where that is elsewhere.
+        // A tied parameter belongs to the first layer that has it, even if that layer is in another
+        // process.
         if (seen.insert(parameter.unsafeGetTensorImpl()).second && here) local.push_back(parameter);
       }
     }

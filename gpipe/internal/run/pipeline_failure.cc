@@ -15,7 +15,7 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   if (!failure.action) return failure.error;
   Action action = *failure.action;
   if (const auto early = stages_[action.stage].early_recompute()) action.micro_batch = *early;
-  // The stage has run nothing since.
+  // The stage has run nothing since the failure, so it still knows its last layer.
   const Stage& stage = stages_[action.stage];
   const std::string layer = stage.current_layer();
   const std::string type = stage.current_layer_type();
@@ -34,6 +34,10 @@ std::exception_ptr Pipeline::describe(const RunFailure& failure) {
   }
   std::string where = place_of(action, recompute, layer, type);
   if (memory) where += "; " + shortage_text(*memory);
+  if (recompute && !stage.lost_buffer().empty()) {
+    where += "; before that, the recompute had changed " + stage.lost_buffer() +
+             " once more, whose former value is not known, so that the change stays";
+  }
   try {
     rethrow_with(failure.error, where);
   } catch (...) {

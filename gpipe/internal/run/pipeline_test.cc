@@ -1,4 +1,4 @@
-// Pipeline and the bridge into the caller's graph, without the module around them.
+// Tests Pipeline, and the bridge into the caller's graph, without gpipe::GPipe around them.
 #include "gpipe/internal/run/pipeline.h"
 
 #include <ATen/TensorOperators.h>
@@ -136,7 +136,7 @@ TEST_F(PipelineTest, TheBridgeTellsWhyABackwardIsImpossible) {
       [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("hook"); });
   EXPECT_THAT([&] { throwing.backward(); },
               ThrowsMessage<c10::Error>(HasSubstr("was given a hook")))
-      << "refused before it runs";
+      << "the schedule is refused before any layer runs";
   y = forward(x);
   EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<std::runtime_error>(HasSubstr("hook")));
   EXPECT_THAT([&] { y.sum().backward(); },

@@ -23,7 +23,7 @@ void check(const Schedule& schedule, const Routes& routes) {
                     schedule.workers(), " workers, but the ", routes.stages(),
                     " stages can keep only as many busy");
   try {
-    // Slots hold what was sent until it is taken, so no send waits for its receiver.
+    // Slots keep what was sent until it is received, so no send waits for its receiver.
     schedule.verify(routes, Sends::kBuffered);
   } catch (const std::invalid_argument& error) {
     TORCH_CHECK_VALUE(false, "the schedule cannot be run: ", error.what());
@@ -34,7 +34,7 @@ void check(const Schedule& schedule, const Routes& routes) {
       (action.kind == ActionKind::kForward ? forwards : backwards) = true;
     }
   }
-  // Half a schedule passes verify() too.
+  // verify() accepts half a schedule, too, so this must be checked.
   TORCH_CHECK_VALUE(forwards && backwards, "the schedule has no ",
                     forwards ? "backwards" : "forwards",
                     "; give the whole schedule and not a half of it");

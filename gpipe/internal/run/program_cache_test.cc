@@ -37,7 +37,7 @@ TEST(ProgramCacheTest, KnowsWhichBackwardsFollowTheirForwards) {
   using Rows = std::vector<std::vector<bool>>;
   EXPECT_EQ(cache.get(Schedule::one_f_one_b(2, 3), Half::kBoth).follows_at_once,
             (Rows{{false, false, false}, {true, true, true}}));
-  // The flags of a half are those of the whole schedule.
+  // A half of a schedule has the flags of the whole schedule.
   EXPECT_EQ(cache.get(Schedule::gpipe(2, 3), Half::kForward).follows_at_once,
             (Rows{{false, false, true}, {false, false, true}}));
 }
@@ -69,7 +69,8 @@ TEST(ProgramCacheTest, SaysWhatIsWrongWithASchedule) {
   EXPECT_EQ(message(Schedule::gpipe(2, 3).only({ActionKind::kForward})),
             "the schedule has no backwards; give the whole schedule and not "
             "a half of it");
-  EXPECT_EQ(message(Schedule::gpipe(2, 3)), "no error") << "a wrong one leaves nothing behind";
+  EXPECT_EQ(message(Schedule::gpipe(2, 3)), "no error")
+      << "a refused schedule changes nothing in the cache";
 }
 
 }  // namespace

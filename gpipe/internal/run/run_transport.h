@@ -1,4 +1,4 @@
-// RunTransport: the ways that the packets of one run take.
+// RunTransport: the transports that move the packets of one run.
 #ifndef GPIPE_INTERNAL_RUN_RUN_TRANSPORT_H_
 #define GPIPE_INTERNAL_RUN_RUN_TRANSPORT_H_
 
@@ -23,8 +23,8 @@
 
 namespace gpipe::internal {
 
-// In one process, packets go from device to device. Over several, they go to the other processes
-// too, by way of the host unless these exchange memory of the device.
+// In one process, packets go from device to device. Over several processes, they go to the other
+// processes, too. They go by way of the host, unless the processes exchange device memory directly.
 //
 // Requirements: the constructor's arguments outlive it.
 class RunTransport {
@@ -37,8 +37,8 @@ class RunTransport {
   RunTransport& operator=(const RunTransport&) = delete;
 
   Transport<Packet>& get() { return *transport_; }
-  // After a run without a failure: waits until all that was sent to other processes has arrived.
-  // Throws if another process failed in what it still had to do.
+  // Called after a run without a failure. Waits until all that was sent to other processes has
+  // arrived. Throws if another process failed after this one was done.
   void finish() {
     if (beyond_ != nullptr) beyond_->finish();
   }

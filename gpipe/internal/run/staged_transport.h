@@ -1,5 +1,5 @@
-// StagedTransport: packets of stages on an accelerator, between processes that exchange host
-// memory.
+// StagedTransport: moves packets of stages on an accelerator between processes that can exchange
+// host memory only.
 #ifndef GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
 #define GPIPE_INTERNAL_RUN_STAGED_TRANSPORT_H_
 
@@ -17,9 +17,9 @@
 namespace gpipe::internal {
 
 // A packet for a worker of another process is copied to pinned host memory, and handed to `beyond`
-// when it is there: the sending worker waits for the copy, and so for the tensors' values. A packet
-// that arrives is copied to the device, and no thread waits for that: the stage's stream does
-// (arrive()). Between workers of this process packets stay on their device.
+// when the copy is complete: the sending worker waits for the copy, and so for the tensors' values.
+// A packet that arrives is copied to the device. The stage's stream waits for that copy (arrive()),
+// and no thread does. Between workers of this process packets stay on their device.
 //
 // Requirements: the constructor's arguments outlive it. All stages of this process are on `device`.
 class StagedTransport final : public Transport<Packet> {

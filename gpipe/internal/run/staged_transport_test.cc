@@ -112,7 +112,7 @@ TEST_F(StagedTransportTest, WhatArrivesComesToTheDevice) {
   messages_.send({{0, 0, 0}, {0, 1, 0}}, packets);
   std::vector<Packet> got(2);
   ASSERT_TRUE(transport_.receive(0, {0, 1}, got));
-  EXPECT_FALSE(got[0].ready.empty()) << "nobody would wait for the copy";
+  EXPECT_FALSE(got[0].ready.empty()) << "otherwise no stream would wait for the copy";
   arrive(got[0], device(0));
   EXPECT_EQ(got[0].items.at(0).tensor.device(), device(0));
   EXPECT_TRUE(got[0].items[0].needs_grad);

@@ -1,4 +1,4 @@
-// GroupScope: the sums of a group in the place of the parameters' .grad, for one backward of a
+// GroupScope: puts the sums of a group in the place of the parameters' .grad, for one backward of a
 // cell.
 #ifndef GPIPE_INTERNAL_STAGE_GROUP_SCOPE_H_
 #define GPIPE_INTERNAL_STAGE_GROUP_SCOPE_H_
@@ -46,7 +46,7 @@ class GroupScope {
   }
 
   // Called after the first half of a split backward. Throws c10::Error if a gradient has arrived in
-  // it: nothing tells yet to which group the next second half will belong.
+  // it, because it is not known yet to which group the next second half will belong.
   void check_first_half() {
     if (early_.empty()) return;
     scopes_.clear();

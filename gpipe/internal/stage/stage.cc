@@ -275,7 +275,6 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
   std::optional<std::vector<BufferValue>> buffers;
   LayerBuffers::Others others = others_in(run);
   watches_buffers_ = watches_buffers_ || plan.checkpoints[index_] != Checkpoint::kNever;
-  if (watches_buffers_) buffers_.begin_forward(layers_, others);
   {
     RunningStatisticsScope statistics_scope(
         plan.defer_batch_norm ? RunningStatistics::kDefer : RunningStatistics::kUpdate, run.tracked,
@@ -285,14 +284,23 @@ std::vector<Packet> Stage::forward(const RunContext& run, int64_t micro_batch,
     // as the plain model would, and know which outputs require a gradient.
     CheckpointPhaseScope phase(recomputes ? CheckpointPhase::kCheckpointing
                                           : CheckpointPhase::kNone);
-    result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
-                        recomputes ? &given : nullptr);
-    if (watches_buffers_) {
-      if (recomputes) running_layer_ = -1;
-      others.is_updated = [&](const at::Tensor& buffer) {
-        return statistics_scope.has_updated(buffer);
-      };
-      buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
+    others.is_updated = [&](const at::Tensor& buffer) {
+      return statistics_scope.has_updated(buffer);
+    };
+    try {
+      if (watches_buffers_) buffers_.begin_forward(layers_, others);
+      result = run_layers(run, micro_batch, inputs, /*keep_inputs=*/recomputes,
+                          recomputes ? &given : nullptr);
+      if (watches_buffers_) {
+        if (recomputes) running_layer_ = -1;
+        buffers = buffers_.end_forward(layers_, others, later_check(run), plan.record);
+      }
+    } catch (...) {
+      if (watches_buffers_) {
+        if (runs_layer()) buffers_.note_questions(running_layer_, phase_questions());
+        buffers_.fail_forward(others);
+      }
+      throw;
     }
   }
   std::vector<Packet> outputs =

@@ -44,7 +44,7 @@ class StageGraphs;
 struct BackwardTask {
   BackwardPart part = BackwardPart::kWhole;
   LeafSums* leaf_sums = nullptr;  // the sums of the micro-batch
-  // Gets the gradients of the targets of the cell's loss, if any are wanted.
+  // Receives the gradients of the targets of the cell's loss, if any are wanted.
   Packet* target_gradients = nullptr;
   GroupSums* group_sums = nullptr;  // the stage's; null: the leaves' .grad get the gradients
 };
@@ -88,13 +88,13 @@ class Stage {
 
   // From now on kernels are recorded as graphs where that is possible.
   void use_graphs();
-  std::optional<GraphUse> graph_use() const;  // none without graphs
+  std::optional<GraphUse> graph_use() const;  // empty without graphs
 
   int64_t index() const { return index_; }
   c10::Device device() const { return device_; }
   const std::vector<Layer>& layers() const { return layers_; }
 
-  // Whether a layer ran last, and not the loss function.
+  // Whether the last code that ran was a layer, and not the loss function.
   bool runs_layer() const { return is_layer(running_layer_); }
   // "layer 5 ('relu')" or "the loss function": the one that ran last, i.e. where a failure
   // happened.
@@ -103,7 +103,11 @@ class Stage {
   std::string current_layer_type() const;
   // Whether the layer ran in a recompute.
   bool recomputing() const { return recomputing_; }
-  // The micro-batch of recompute_early() if that failed: the action has another micro-batch.
+  // The buffer that a recompute had changed before it threw, and that could not be put back. Empty
+  // if there is none.
+  const std::string& lost_buffer() const { return buffers_.lost(); }
+  // The micro-batch of recompute_early(), if that failed: it differs from the micro-batch of the
+  // action.
   std::optional<int32_t> early_recompute() const { return early_recompute_; }
 
  private:
@@ -131,7 +135,8 @@ class Stage {
   CellGraph recompute(const RunContext& run, int64_t micro_batch, Cell::Recompute& kept);
   void run_loss(const RunContext& run, int64_t micro_batch, MicroBatchLoss& loss, Value outputs,
                 const Packet& handed_over, Cell& cell);
-  // Take the terms of ties that later stages have sent, and send those that earlier stages get.
+  // These take the terms of ties that later stages have sent, and send the terms that earlier
+  // stages get.
   void take_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void send_ties(const RunContext& run, std::vector<Packet>& gradients, LeafSums& sums) const;
   void check_dense(const RunContext& run, const at::Tensor& tie, const at::Tensor& sum) const;
@@ -141,7 +146,7 @@ class Stage {
                    const ModelState::Parameter* parameter) const;
   std::vector<Fingerprint> fingerprints_of(const Result& result) const;
 
-  // What the layer at `position` has made: its output, and what it stashes.
+  // The tensors that the layer at `position` has made: its output, and its stashes.
   std::vector<const at::Tensor*> given_by(size_t position, torch::nn::AnyValue& value,
                                           const skip::Tracker& tracker) const;
   // Throws c10::ValueError if an output or stash of the layer at `position` is not finite.

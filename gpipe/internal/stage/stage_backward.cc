@@ -54,7 +54,8 @@ int64_t Stage::owner_of(const RunContext& run, const at::Tensor& leaf,
   return owner;
 }
 
-// One backward of one cell: handles what its walks reach, namely leaves and foreign graphs.
+// One backward of one cell. It decides about the leaves and the foreign graphs that its walks
+// reach.
 struct Stage::Backward final : public CellGraph::Walk {
   Stage& stage;
   const RunContext& run;
@@ -63,7 +64,7 @@ struct Stage::Backward final : public CellGraph::Walk {
   // Terms that this walk does not compute (of other stages, or of a detached loss), for leaves that
   // this stage accumulates.
   Roots roots;
-  LeafSums requested;               // what the caller asked for; terms as in `roots` come first
+  LeafSums requested;  // gradients that the caller asked for; terms as in `roots` come first
   std::vector<const Node*> sent;    // accumulators of the leaves in `roots`
   std::optional<LeafSums> of_loss;  // while the walk is in the graph of a loss alone
 
@@ -190,12 +191,12 @@ void Stage::take_ties(const RunContext& run, std::vector<Packet>& gradients, Lea
     Packet& packet = gradients.at(boundary_.ports.outputs.size() + k);
     if (packet.items.empty() || !packet.items.front().tensor.defined()) continue;
     const at::Tensor& tie = run.plan.model.used_on(device_, ties_[boundary_.ports.ties_out[k]]);
-    if (!tie.requires_grad()) continue;  // frozen since the forward, so nobody gets its gradient
+    if (!tie.requires_grad()) continue;  // frozen since the forward, so no stage gets its gradient
     at::Tensor& sum = *sums.sum_of(torch::autograd::impl::grad_accumulator(tie),
                                    owner_of(run, tie, run.plan.model.find(tie)));
     at::Tensor& arrived = packet.items.front().tensor;
-    // The sum may have a term already: a stage between here and there may use the parameter without
-    // declaring it, if it has the parameter itself.
+    // The sum may have a term already: a stage between the two may have the parameter itself, and
+    // use it without declaring it.
     const c10::NoGradGuard no_grad;
     sum = sum.defined() ? sum + arrived : std::move(arrived);
   }
@@ -251,8 +252,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
     if (cell.loss) gradients = backward.run_loss(std::move(gradients), *cell.loss);
-    // If nothing arrived, this is a branch that the loss does not use, and a recompute would be
-    // useless.
+    // If no gradient arrived, the loss does not use this branch, and a recompute would be useless.
     if (any_defined(gradients) && cell.recompute && !cell.recompute->done) {
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
@@ -268,8 +268,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     cell.loss.reset();
     cell.seed.reset();
   } else if (cell.recompute) {
-    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // to be used again
-    cell.graph = CellGraph();                                                  // to be made again
+    if (cell.recompute->graph) cell.recompute->graph = std::move(cell.graph);  // for the next use
+    cell.graph = CellGraph();  // the next backward makes it again
     cell.recompute->done = false;
   }
   return result;

@@ -64,8 +64,8 @@ std::vector<Packet> one_packet(const at::Tensor& tensor, bool needs_grad = false
   return packets;
 }
 
-// A stage in the middle of a model, whose first layer is the model's layer 5, and what a run lends
-// its cells.
+// A stage in the middle of a model, whose first layer is the model's layer 5, and the objects that
+// a run gives its cells.
 class StageTest : public ::testing::Test {
  protected:
   StageTest() {
@@ -162,7 +162,7 @@ TEST_F(StageTest, ACheckpointedCellRunsItsLayersTwiceAndGivesTheSame) {
     EXPECT_EQ(cell.recompute.has_value(), mode == Checkpoint::kAlways);
     const auto of_input = backward(stage, 0, one_packet(gradient), cell);
     EXPECT_EQ(layer->calls, mode == Checkpoint::kAlways ? 2 : 1);
-    EXPECT_FALSE(cell.recompute.has_value()) << "what it kept is freed";
+    EXPECT_FALSE(cell.recompute.has_value()) << "the inputs that it kept are freed";
     gradients.push_back(of_input[0].items[0].tensor);
     gradients.push_back(layer->linear->weight.grad().clone());
   }

@@ -27,7 +27,7 @@ at::Tensor as_stored(const at::Tensor& tensor) {
 at::Tensor view_as(const at::Tensor& like, const at::Tensor& memory, int64_t offset) {
   at::Tensor view = at::empty({0}, like.options().requires_grad(false));
   view.set_(memory.storage(), offset, like.sizes(), like.strides());
-  // A change of the view counts as a change of every tensor over this memory.
+  // So a change of the view counts as a change of every tensor over this memory.
   view.unsafeGetTensorImpl()->set_version_counter(memory.unsafeGetTensorImpl()->version_counter());
   if (like.is_conj()) view = view.conj();
   if (like.is_neg()) view = view._neg_view();
@@ -51,14 +51,14 @@ Box box_of(const at::Tensor& tensor) {
   return box;
 }
 
-// One past the last element, counted from the first.
+// The offset behind the last element, counted from the first element.
 int64_t extent(const Box& box) {
   int64_t last = 0;
   for (const Dimension& dimension : box) last += (dimension.size - 1) * dimension.stride;
   return last + 1;
 }
 
-// The strides of both, each once, the largest first; always including 1.
+// The strides of both, without repetition and the largest first; 1 is always among them.
 c10::SmallVector<int64_t, 12> strides_of(const Box& a, const Box& b) {
   c10::SmallVector<int64_t, 12> strides;
   for (const Box* box : {&a, &b}) {
@@ -100,7 +100,8 @@ at::Tensor counted_alias(const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided || tensor.is_quantized() || !tensor.has_storage()) {
     return tensor;
   }
-  // A tensor that is made outside of inference mode counts its changes, also those made within.
+  // Made outside of inference mode, a tensor counts all its changes, even those that are made in
+  // that mode.
   const c10::InferenceMode outside(false);
   const c10::NoGradGuard no_grad;
   at::Tensor alias = at::empty({0}, tensor.options());
@@ -121,8 +122,8 @@ at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range) {
   c10::NoGradGuard no_grad;
   const at::Tensor source =
       as_stored(tensor.detach()).as_strided({range.end - range.begin}, {1}, range.begin);
-  // The copy has the same offset from the start of a line, because kernels treat the elements up to
-  // the next line in a different way.
+  // The copy has the same offset from the start of a cache line, because kernels treat the elements
+  // before the next line in another way.
   const uintptr_t line = line_bytes(tensor.device());
   const auto item = static_cast<uintptr_t>(tensor.element_size());
   const at::Tensor memory = at::empty({source.size(0) + static_cast<int64_t>(line / item)},
@@ -142,7 +143,8 @@ at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, Memor
   if (tensor.dtype() != copy.dtype() || tensor.is_conj() || tensor.is_neg()) {
     const int64_t bytes =
         (copy.storage_offset() - range.begin) * unit + tensor.storage_offset() * item;
-    // Memory that LibTorch has not allocated may begin where the larger of two types cannot.
+    // Memory that LibTorch did not allocate may begin at an address that is not aligned for the
+    // larger of two types.
     return bytes % item == 0 ? view_as(tensor, copy, bytes / item) : detached_alias(tensor.clone());
   }
   return detached_alias(
@@ -182,7 +184,7 @@ bool held_by_others(c10::ArrayRef<const at::Tensor*> tensors) {
     know(*tensor);
     ++expected;
     if (tensor->is_inference() || !tensor->is_view()) continue;
-    // However often the view is listed, it has one reference to its base.
+    // Listing the view several times does not add references to its base.
     const c10::TensorImpl* view = tensor->unsafeGetTensorImpl();
     if (std::find(views.begin(), views.end(), view) != views.end()) continue;
     views.push_back(view);

@@ -1,5 +1,5 @@
-// Alias: tensors over the same storage; aliases that belong to no graph, and which other tensors
-// cover the same memory.
+// Alias: tensors over the same storage. It makes aliases that belong to no graph, and finds out
+// which tensors cover the same memory.
 #ifndef GPIPE_INTERNAL_TENSORS_ALIAS_H_
 #define GPIPE_INTERNAL_TENSORS_ALIAS_H_
 
@@ -21,9 +21,9 @@ inline at::Tensor detached_alias(const at::Tensor& tensor) {
                                                   /*allow_tensor_metadata_change=*/true));
 }
 
-// For an inference tensor, which does not count its changes: a tensor over the same memory that
-// counts them, from 0 on, and is not an inference tensor. Other tensors, and those without strides,
-// are returned as they are.
+// If `tensor` is an inference tensor, which does not count its changes: a tensor over the same
+// memory that counts them, from 0 on, and is not an inference tensor. Any other tensor, and one
+// without strides, is returned as it is.
 at::Tensor counted_alias(const at::Tensor& tensor);
 
 // How often the tensor was changed in place; constant for a tensor without a version counter.
@@ -67,14 +67,15 @@ struct MemoryRange {
 };
 MemoryRange memory_range(const at::Tensor& tensor);
 
-// copy_range() copies that part of the tensor's storage, which must contain the tensor, as it lies
-// in memory. place_in_copy() gives the counterpart, in the copy, of a tensor over the storage,
-// which may read it as another dtype, no smaller than the copy's, or conjugated or negated.
+// copy_range() copies that part of a tensor's storage, which must contain the tensor, as it lies in
+// memory. place_in_copy() finds, for a tensor over the storage, its counterpart in the copy. That
+// tensor may have another dtype, but not a smaller one than the copy's, and may be conjugated or
+// negated.
 at::Tensor copy_range(const at::Tensor& tensor, MemoryRange range);
 at::Tensor place_in_copy(const at::Tensor& tensor, const at::Tensor& copy, MemoryRange range);
 
-// Puts these tensors, which have one storage, into a copy of it, as copy_in_layout() does. Those
-// that shared elements still do.
+// Puts these tensors, which have one storage, into a copy of it, as copy_in_layout() does. Tensors
+// that shared elements before share them in the copy, too.
 void move_into_copy(c10::ArrayRef<at::Tensor*> tensors);
 
 // Whether the two tensors have an element of memory in common. True if that is too hard to tell.

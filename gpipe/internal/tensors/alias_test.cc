@@ -65,7 +65,7 @@ TEST(HeldByOthers, CountsReferencesToTensorsAndMemory) {
   EXPECT_TRUE(held_by_others({&a, &part}));
   again = at::Tensor();
   a = at::Tensor();
-  EXPECT_FALSE(held_by_others({&part})) << "its base is its own";
+  EXPECT_FALSE(held_by_others({&part})) << "only the tensor itself holds its base";
   again = detached_alias(part);
   EXPECT_TRUE(held_by_others({&part}));
 }
@@ -142,7 +142,7 @@ TEST(MayOverlap, TellsBlocksOfOneTensorApart) {
   EXPECT_FALSE(may_overlap(at::Tensor(), x));
 }
 
-// Over strides that have nothing to do with each other.
+// Two blocks whose strides are not multiples of each other.
 TEST(MayOverlap, WhatBeginsWhereTheOtherEndsIsApart) {
   const at::Tensor memory = at::zeros({12});
   const at::Tensor first = memory.as_strided({3}, {2}, 0);   // up to 4
@@ -159,7 +159,7 @@ TEST(MayOverlap, CountsBytesWhereTypesDiffer) {
   EXPECT_FALSE(may_overlap(z.narrow(0, 4, 4), reals.narrow(0, 0, 4)));
 }
 
-// Compared with sets of addresses: it never says "no" if they intersect.
+// The result is compared with sets of addresses: it must never be "no" if they intersect.
 TEST(MayOverlap, IsNeverWrongWhenItSaysNo) {
   std::mt19937 random(7);
   auto pick = [&](int64_t low, int64_t high) {

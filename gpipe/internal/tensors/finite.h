@@ -9,8 +9,8 @@
 
 namespace gpipe::internal {
 
-// "3 of 64 values are nan, 1 is infinite"; empty if all are finite. Tensors without values
-// (undefined, on meta, integers) are finite. The host waits for the device.
+// A text like "3 of 64 values are nan, 1 is infinite"; empty if all are finite. Tensors without
+// values (undefined, on meta, integers) count as finite. The host waits for the device.
 std::string what_is_not_finite(const at::Tensor& tensor);
 
 // Throws c10::ValueError that names `what`, unless all values are finite.

@@ -23,10 +23,10 @@ struct Item {
   // no graph crosses the boundary of a stage. A tensor that leaves a stage twice is the same object
   // in both items.
   bool needs_grad = false;
-  // Forward: the tensor must not be changed in place. Its memory is also that of another tensor,
-  // whose gradient would miss a change made behind the boundary.
+  // Forward: the tensor must not be changed in place. Another tensor has the same memory, and its
+  // gradient would miss a change made behind the boundary.
   bool read_only = false;
-  // Forward: its memory is also that of another tensor on its way.
+  // Forward: another tensor on its way has the same memory.
   bool shared = false;
   // Forward: version_of(tensor) when it was handed over.
   int64_t version = 0;
@@ -56,7 +56,8 @@ struct Packet {
   // Accelerators: the events that the consumer's stream has to wait for (see transfer.h). Empty on
   // the CPU.
   std::vector<std::shared_ptr<c10::Event>> ready;
-  // Towards the host: items that get gaps between their elements after the elements have arrived.
+  // For packets to the host: items that get gaps between their elements after the elements have
+  // arrived.
   struct Gaps {
     size_t item;
     CopyLayout layout;

@@ -28,13 +28,13 @@ std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
   return event;
 }
 
-// A copy of a view with gaps between its elements keeps the gaps if it takes at most so many times
-// the elements' memory, or is small: a copy of one column must not take the memory of a huge
-// tensor.
+// A copy of a view with gaps between its elements keeps the gaps if that takes at most this many
+// times the elements' memory, or if it is small. A copy of one column must not take the memory of a
+// huge tensor.
 constexpr int64_t kMostGaps = 2;
 constexpr int64_t kSmallBytes = 64 * 1024;
 
-// Where a tensor begins in a line, in bytes. The shorter line of the two devices counts.
+// Where a tensor begins in a cache line, in bytes. The shorter line of the two devices counts.
 int64_t place_in_line(const at::Tensor& tensor, c10::Device target) {
   const uintptr_t line = std::min(line_bytes(tensor.device()), line_bytes(target));
   return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % line);
@@ -49,7 +49,7 @@ c10::SmallVector<int64_t, 6> by_stride(c10::IntArrayRef strides) {
   return order;
 }
 
-// The layout of the same elements from the beginning of a line on, without the gaps.
+// The layout of the same elements without the gaps, beginning at a cache line.
 CopyLayout packed(CopyLayout layout) {
   const c10::SmallVector<int64_t, 6> order = by_stride(layout.strides);
   int64_t stride = 1;
@@ -80,7 +80,8 @@ CopyLayout layout_for(const at::Tensor& plain, c10::Device target) {
     elements *= layout.sizes.back();
   }
   if (layout.extent <= elements) {
-    // Without gaps (or elements overlap, and no less could be read): one run of memory.
+    // Without gaps, it is one run of memory. So it is if elements overlap, because reading less is
+    // not possible then.
     layout.sizes = {layout.extent};
     layout.strides_once = {1};
     return layout;
@@ -133,9 +134,10 @@ at::Tensor laid_out(const at::Tensor& memory, const CopyLayout& layout, const at
   return copy;
 }
 
-// A copy with the strides and the place in a line that the tensor has, because otherwise kernels
-// may add up in another order (alias.h). The host can make gaps only after it has waited for the
-// elements. So they arrive there without gaps, and `gaps` gets the layout with gaps.
+// A copy with the strides of the tensor and the same place in a cache line, because otherwise
+// kernels may add up in another order (alias.h). The host can make gaps only after it has waited
+// for the elements. So the elements arrive on the host without gaps, and `gaps` gets the layout
+// with gaps.
 at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps) {
   const at::Tensor plain = without_lazy_bits(tensor);
   CopyLayout layout = layout_for(plain, target);
@@ -153,7 +155,7 @@ at::Tensor copied_in_layout(const at::Tensor& tensor, c10::Device target, CopyLa
   if (!plain.is_cpu()) {
     to.copy_(from, kAtOnce);
   } else if (layout.has_gaps) {
-    // Between host and device only contiguous tensors are copied without a detour that waits.
+    // Between host and device, only contiguous tensors are copied without a detour that waits.
     to.copy_(pinned_copy(from).to(target, kAtOnce), kAtOnce);
   } else {
     to.copy_(pinned_copy(from), kAtOnce);
@@ -193,7 +195,7 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device target, CopyLayout* gaps
   const bool with_host = tensor.is_cpu() || target.is_cpu();
   if (!has_layout(tensor)) return tensor.to(target, /*non_blocking=*/!with_host);
   if (!is_dense_from_a_line(tensor, target)) return copied_in_layout(tensor, target, gaps);
-  // The usual case. New memory begins with a line, too.
+  // This is the usual case. New memory begins with a line, too.
   if (!with_host) return tensor.to(target, kAtOnce);
   if (!tensor.is_contiguous()) return copied_in_layout(tensor, target, gaps);
   const at::Tensor pinned = pinned_copy(tensor);
@@ -218,8 +220,8 @@ bool contains(const std::vector<c10::Stream>& streams, const c10::Stream& stream
   return std::find(streams.begin(), streams.end(), stream) != streams.end();
 }
 
-// A stream of the usual priority, and not one of `not_these` if there is another: the pool has 32,
-// which it gives in turn.
+// A stream of the usual priority from the pool of 32, which it gives out in turn. It is one of
+// `not_these` only if there is no other.
 c10::Stream another_stream(c10::Device device, const std::vector<c10::Stream>& not_these) {
   constexpr int kPool = 32;
   const VirtualGuardImpl impl(device.type());
@@ -263,8 +265,8 @@ StreamScope::StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device)
 }
 
 StreamScope::~StreamScope() {
-  // Unchecked: a thread that has used no device is on device 0. The checked call would make a
-  // context there, which takes memory that nobody uses.
+  // This call is unchecked on purpose. A thread that has used no device is on device 0. The checked
+  // call would make a context there, which takes memory for nothing.
   if (!former_device_.is_cpu()) {
     VirtualGuardImpl(former_device_.type()).uncheckedSetDevice(former_device_);
   }
@@ -308,7 +310,7 @@ c10::Stream take_stream_for_recordings(c10::Device device) {
   std::vector<c10::Stream> nor_these = not_these;
   nor_these.insert(nor_these.end(), in_use.recordings.begin(), in_use.recordings.end());
   c10::Stream stream = another_stream(device, nor_these);
-  // A stream of another recording is better than one on which packets travel.
+  // If every stream is taken, one of another recording is better than one on which packets travel.
   if (contains(nor_these, stream)) stream = another_stream(device, not_these);
   if (stream == here) stream = another_stream(device, {here});
   TORCH_CHECK(stream != here, "there is no stream of ", device,

@@ -31,7 +31,7 @@ std::vector<c10::Stream> current_streams(c10::DeviceType type);
 class StreamScope {
  public:
   StreamScope(c10::ArrayRef<c10::Stream> streams, c10::Device device);
-  // For the stream and its device.
+  // Makes this stream and its device current.
   explicit StreamScope(c10::Stream stream) : StreamScope(stream, stream.device()) {}
   ~StreamScope();
   StreamScope(const StreamScope&) = delete;
@@ -72,8 +72,8 @@ void give_back_stream_for_recordings(const c10::Stream& stream);
 // Thread-safety: thread-safe.
 class Transfers {
  public:
-  // Without `own_streams`, copies are on the current streams of the thread that starts them, on
-  // either side, which therefore wait for each other.
+  // Without `own_streams`, copies run on the current streams of the thread that starts them, on
+  // both sides. So these streams wait for each other.
   explicit Transfers(bool own_streams = true) : own_streams_(own_streams) {}
   ~Transfers();
   Transfers(const Transfers&) = delete;
@@ -85,16 +85,15 @@ class Transfers {
   // is copied within a device or between CPU stages.
   void depart(Packet& packet, c10::Device target);
 
-  // The same for all packets that leave a stage at one time, each to its target. If a copy reads
+  // Does so for all packets that leave a stage at one time, each to its target. If a copy reads
   // memory that also goes, without a copy, to a stage on the same device, the current stream there
-  // does wait for the copy: that memory may be changed in place, e.g. when a gradient is added to
-  // it.
+  // waits for the copy: that memory may be changed in place, e.g. when a gradient is added to it.
   void depart_together(std::vector<Packet>& packets, c10::ArrayRef<c10::Device> targets);
 
   // Copies the values of `source` into `target`, a tensor of the same shape on another device that
-  // belongs to no graph, for what is put on the current stream there from now on. The source's
-  // current stream does not wait for it (see let_follow()), nor does this thread, unless the target
-  // is on the host.
+  // belongs to no graph. Work that is put on the current stream of the target's device from now on
+  // sees the values. The source's current stream does not wait for the copy (see let_follow()). Nor
+  // does this thread, unless the target is on the host.
   void copy_into(const at::Tensor& target, const at::Tensor& source);
 
   // Makes work that is put on `stream` from now on wait for the copies that read memory of its
@@ -115,9 +114,9 @@ class Transfers {
   std::vector<Lane> lanes_;  // guarded by mutex_; only a few
 };
 
-// Called by the consuming stage before it uses the packet: its current stream (on the CPU: its
-// thread) waits for the copies. On the CPU it then makes the gaps between elements that views have,
-// and that a copy on an accelerator has from the start.
+// Called by the consuming stage before it uses the packet. Its current stream (on the CPU: its
+// thread) waits for the copies. On the CPU it then makes the gaps between the elements of views. A
+// copy on an accelerator has these gaps from the start.
 void arrive(Packet& packet, c10::Device device);
 
 }  // namespace gpipe::internal

@@ -1,5 +1,5 @@
-// What copies wait for and what waits for them, on the fake accelerator: it simulates how long each
-// takes, and shows when each ran.
+// Tests which work copies wait for, and which work waits for copies, on the fake accelerator: it
+// simulates how long each takes, and shows when each ran.
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
@@ -92,7 +92,7 @@ TEST_F(TransferOverlap, NeitherSidesComputingWaitsForACopyBetweenDevices) {
   EXPECT_THAT(on_host(packet.items[0].tensor), EqualsBitwise(torch::ones({8})));
 }
 
-// On CUDA that makes a context, which takes some hundred MiB of the device.
+// On CUDA, making a device current makes a context, which takes some hundred MiB of the device.
 TEST_F(TransferOverlap, AScopeThatEndsMakesNoDeviceCurrentThatNobodyAskedFor) {
   ASSERT_FALSE(testing::fake::was_made_current(3));
   std::thread([] {
@@ -180,8 +180,8 @@ TEST_F(TransferOverlap, WhatFollowsOnTheSourcesStreamMayChangeItsMemory) {
   }
 }
 
-// A tensor that is copied and one that stays: computing waits for the copy only if they are the
-// same.
+// One packet is copied and another one stays on the device. Computing waits for the copy only if
+// both have the same memory.
 TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
   for (const bool shared : {false, true}) {
     const at::Tensor copied = torch::ones({8}, device(0));
@@ -197,7 +197,7 @@ TEST_F(TransferOverlap, OnlyMemoryThatIsCopiedAndStaysMakesComputingWait) {
     const c10::impl::VirtualGuardImpl impl(device().type());
     if (!shared) impl.synchronizeStream(current_stream(device(0)));
     EXPECT_FALSE(packets[0].ready.at(0)->query()) << "on another stream than the copy before it";
-    gate.open();  // if computing does not wait here, this is a race
+    gate.open();  // this is a race if computing does not wait
     arrive(packets[0], device(1));
     EXPECT_THAT(on_host(packets[0].items[0].tensor), EqualsBitwise(torch::ones({8})));
   }

@@ -1,4 +1,4 @@
-// Streams and events of packets between GPUs, and between a GPU and the host.
+// Tests the streams and events of packets between GPUs, and between a GPU and the host.
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST_F(TransferStream, ANewStreamIsNotTheDefaultOne) { EXPECT_NE(new_stream(), d
 
 TEST_F(TransferStream, TheCurrentStreamIsLibTorchs) {
   EXPECT_EQ(current_stream(device()), VirtualGuardImpl(device().type()).getStream(device()));
-  EXPECT_EQ(current_stream(device()), default_stream()) << "nobody has set another";
+  EXPECT_EQ(current_stream(device()), default_stream()) << "no other stream was made current";
 }
 
 TEST_F(TransferStream, AStreamScopeMakesItsStreamAndDeviceCurrent) {
@@ -73,7 +73,7 @@ TEST_F(TransferStream, GraphsAreRecordedWhereNobodyElseIs) {
       recordings.push_back(stream);
     }
   }
-  // If no stream is left, it is one of another recording, not one of a copy.
+  // If no stream is free, it takes one of another recording, and not one of a copy.
   for (int k = 0; k < 40; ++k) {
     recordings.push_back(take_stream_for_recordings(device()));
     for (const c10::Stream& other : copies) EXPECT_NE(recordings.back(), other);
@@ -176,8 +176,8 @@ TEST_F(TransferStream, AShiftedViewKeepsTheWholeBlock) {
   expect_block_kept(true, new_stream(), new_stream());
 }
 
-// The owner of the target drops it on the stream on which it was made, while the copy into it still
-// waits for the stream that it is for.
+// The owner of the target frees it on the stream on which it was made, while the copy into it still
+// waits for another stream.
 TEST_F(TransferStream, WhatIsCopiedIntoIsNotReusedBeforeTheCopy) {
   constexpr int64_t kSize = 1 << 22;
   const at::Tensor source = torch::ones({kSize});

@@ -110,7 +110,7 @@ uintptr_t place_of(const at::Tensor& tensor, uintptr_t line) {
 }
 
 void expect_same_place(const at::Tensor& have, const at::Tensor& want) {
-  // The shorter of the two lines, that of the host if it takes part: accelerators have longer ones.
+  // The shorter of the two lines counts, which is the host's if it takes part.
   const uintptr_t line = std::min(line_bytes(want.device()), line_bytes(have.device()));
   EXPECT_EQ(place_of(have, line), place_of(want, line));
 }
@@ -197,7 +197,8 @@ TEST_F(Transfer, SmallViewsKeepTheirGaps) {
   }
 }
 
-// Half of each row has the memory of whole rows; a third would have three times its own.
+// Half of each row, with its gaps, has twice its own memory. A third would have three times its
+// own.
 TEST_F(Transfer, LargeViewsKeepTheirGapsWhereThatTakesTwiceTheMemoryAtMost) {
   constexpr int64_t kRows = 4096;
   for (const Way& way : ways()) {

@@ -1,4 +1,4 @@
-// Twins: finds tensors that come several times as the same object, and a value kept for each.
+// Twins: finds tensors that come several times as the same object, and keeps a value for each.
 #ifndef GPIPE_INTERNAL_TENSORS_TWINS_H_
 #define GPIPE_INTERNAL_TENSORS_TWINS_H_
 
@@ -10,8 +10,8 @@
 
 namespace gpipe::internal {
 
-// Whether the two are one tensor: one object, not only the same memory. An undefined one has no
-// twin.
+// Whether both are the same tensor object; having the same memory is not enough. An undefined
+// tensor has no twin.
 inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && a.is_same(b);
 }
@@ -23,7 +23,7 @@ inline bool are_twins(const at::Tensor& a, const at::Tensor& b) {
 template <typename Value>
 class Twins {
  public:
-  // Null: the tensor has not come before.
+  // Null if the tensor has not come before.
   const Value* find(const at::Tensor& tensor) const {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     for (const auto& [known, value] : known_) {

@@ -16,9 +16,8 @@ using Tuple2 = std::tuple<Tensor, Tensor>;
 using Tuple3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tuple4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// A type that no layer takes. A layer that is given one refuses it before the layer's code runs,
-// with an error that names the type that the layer expects. LibTorch offers no other way to find
-// out.
+// A type that no layer takes. A layer that is given it refuses before its own code runs, with an
+// error that names the type that it expects. LibTorch offers no other way to find out that type.
 struct NoLayerTakesThis {};
 
 template <typename Tuple>

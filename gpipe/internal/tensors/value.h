@@ -1,5 +1,5 @@
-// Value: a list of tensors, and its conversion from and to what LibTorch's type-erased layers take
-// and return.
+// Value: a list of tensors. It converts to and from the types that LibTorch's type-erased layers
+// take and return.
 #ifndef GPIPE_INTERNAL_TENSORS_VALUE_H_
 #define GPIPE_INTERNAL_TENSORS_VALUE_H_
 
@@ -36,9 +36,9 @@ std::vector<const at::Tensor*> tensors_in(torch::nn::AnyValue& value);
 std::optional<ValueKind> argument_kind(torch::nn::AnyModule& layer);
 
 // Throws c10::TypeError, with `name` (e.g. "layer 2 ('bilinear')"), for a layer that cannot be in
-// any pipeline because it does not take exactly one argument. The same for a layer that is the
-// first of partition `begins` (-1: of none) and takes a type that cannot travel between partitions.
-// Layers within a partition may pass each other any type.
+// any pipeline because it does not take exactly one argument. Also throws for a layer that is the
+// first of partition `begins` (-1: it is not the first of any) and takes a type that cannot travel
+// between partitions. Layers within a partition may pass each other any type.
 void check_argument(torch::nn::AnyModule& layer, const std::string& name, int64_t begins);
 
 // A type as a person would write it, cut after about 80 characters.

@@ -87,7 +87,7 @@ TEST(ValueTest, KindsAreWrittenAsInCpp) {
   EXPECT_STREQ(to_text(ValueKind::kTuple4), "std::tuple<Tensor, Tensor, Tensor, Tensor>");
 }
 
-// To the C++ type and back; the objects stay the same, in their order.
+// Converts to the C++ type and back. The objects stay the same, in their order.
 template <typename Type>
 void expect_travels(ValueKind kind, const Tensors& tensors) {
   EXPECT_NE(to_any({kind, tensors}).try_get<Type>(), nullptr) << to_text(kind);
@@ -151,7 +151,7 @@ TEST(ValueTest, ALayerTakesExactlyOneArgumentWhereverItIs) {
                 AllOf(StartsWith("layer 2 ('x')"), HasSubstr("TwoImpl<Tensor>"),
                       HasSubstr("takes 2 arguments")));
     EXPECT_THAT(argument_refusal(AnyModule(NoneImpl()), begins), HasSubstr("takes 0 arguments"));
-    EXPECT_EQ(argument_refusal(AnyModule(OptionalImpl()), begins), "") << "one is enough";
+    EXPECT_EQ(argument_refusal(AnyModule(OptionalImpl()), begins), "") << "one argument is enough";
     EXPECT_EQ(argument_refusal(taking<Tensor>(), begins), "");
     EXPECT_EQ(argument_refusal(taking<Tuple4>(), begins), "");
   }

@@ -9,19 +9,19 @@
 
 namespace gpipe::internal {
 
-// A mark shares the tensor's version counter and not its memory. So the tensor may be freed, and
-// changes through its aliases and views count. Code that keeps the tensor anyway compares
+// A mark shares the tensor's version counter, but not its memory. So the tensor may be freed, and
+// changes through its aliases and views count, too. Code that keeps the tensor anyway compares
 // version_of() (alias.h), which needs no reference to a counter: see Item.
 class VersionMark {
  public:
-  // Nobody counts the changes of an inference tensor: it never looks changed.
+  // An inference tensor does not count its changes, so it never looks changed.
   explicit VersionMark(const at::Tensor& tensor)
       : counter_(tensor.unsafeGetTensorImpl()->version_counter()), version_(now()) {}
 
   bool is_changed() const { return now() != version_; }
-  // Changes up to now do not count any more.
+  // From now on, only later changes count.
   void renew() { version_ = now(); }
-  // Counts a change, which everyone that has the tensor sees.
+  // Counts a change. All tensors that share the counter see it.
   void bump() { counter_.bump(); }
 
  private:

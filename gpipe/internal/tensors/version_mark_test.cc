@@ -16,7 +16,7 @@ TEST(VersionMarkTest, SeesChangesByWhicheverWay) {
   tensor.add_(1);
   const VersionMark mark(tensor);
   other.add_(1);
-  EXPECT_FALSE(mark.is_changed()) << "neither the change before nor another's";
+  EXPECT_FALSE(mark.is_changed()) << "neither an earlier change nor another tensor's change counts";
   for (const auto& [way, change] :
        {std::make_pair(tensor, "itself"), std::make_pair(tensor.select(0, 1), "a view"),
         std::make_pair(detached_alias(tensor), "an alias")}) {

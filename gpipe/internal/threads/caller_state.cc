@@ -13,15 +13,15 @@ namespace {
 
 thread_local int cache_off_scopes = 0;
 
-// Whether autocast would keep a cast of this tensor. By which of autocast's ways the cast came
-// cannot be told here. It need not be: nobody else switches the cache on.
+// Whether autocast would keep a cast of this tensor. It cannot be told here in which of autocast's
+// ways the cast was asked for. That does not matter, because no other code switches the cache on.
 bool would_be_kept(const at::Tensor& weight) {
   return weight.scalar_type() == at::kFloat && weight.requires_grad() && weight.is_leaf() &&
          !weight.is_view();
 }
 
-// Autocast casts a weight by this operator, and keeps the result if its cache is on. A cast that it
-// has kept is returned without a call of this operator, so the first cast must not happen.
+// Autocast casts a weight by this operator, and keeps the result if its cache is on. A kept cast is
+// returned without a call of this operator, so the first cast must already be refused.
 at::Tensor cast(c10::DispatchKeySet keys, const at::Tensor& self,
                 std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
                 std::optional<at::Device> device, std::optional<bool> pin_memory, bool non_blocking,

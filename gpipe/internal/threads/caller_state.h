@@ -11,10 +11,10 @@
 
 namespace gpipe::internal {
 
-// Grad mode, inference mode, autocast with its dtypes, record-function callbacks and the rest of
-// at::ThreadLocalState, and also the state that this leaves out: the floating-point mode,
-// at::NoTF32Guard, and whether TorchScript's executors optimize. All are taken from the thread that
-// makes the object (docs/design/thread_state.md). A value type.
+// The state consists of grad mode, inference mode, autocast with its dtypes, record-function
+// callbacks and the rest of at::ThreadLocalState. It also has what at::ThreadLocalState leaves out:
+// the floating-point mode, at::NoTF32Guard, and whether TorchScript's executors optimize. All are
+// taken from the thread that makes the object (docs/design/thread_state.md). A value type.
 class CallerState {
  public:
   CallerState();

@@ -26,7 +26,7 @@ namespace {
 
 using testing::EqualsBitwise;
 
-// Runs it on a new thread, whose state is LibTorch's default.
+// Runs `call` on a new thread, whose state is LibTorch's default.
 template <typename Call>
 void on_new_thread(const Call& call) {
   std::thread(call).join();
@@ -219,7 +219,7 @@ TEST(AutocastCacheOffTest, HoldsOnThisThreadAndGivesBackWhatWasThere) {
       EXPECT_FALSE(is_autocast_cache_enabled());
       on_new_thread([] { EXPECT_TRUE(is_autocast_cache_enabled()); });
       { const AutocastCacheOff inner; }
-      EXPECT_FALSE(is_autocast_cache_enabled()) << "it was off before the inner one";
+      EXPECT_FALSE(is_autocast_cache_enabled()) << "it was off before the inner scope";
     }
     EXPECT_TRUE(is_autocast_cache_enabled());
   });
@@ -243,7 +243,7 @@ TEST(AutocastCacheOffTest, ALayerThatSwitchesTheCacheOnIsToldWhyNot) {
       const AutocastCacheOff off;
       const InterceptionScope cell;
       EXPECT_NE(product().find("leave it off in the layer's guard"), std::string::npos);
-      // Autocast may cast tensors whose casts it would not keep.
+      // Autocast may still cast tensors whose casts it would not keep.
       EXPECT_EQ(x.mm(x).scalar_type(), at::kBFloat16);
       at::autocast::set_autocast_cache_enabled(false);
       EXPECT_EQ(x.mm(weight).scalar_type(), at::kBFloat16);

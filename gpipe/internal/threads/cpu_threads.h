@@ -17,13 +17,13 @@ namespace gpipe::internal {
 int64_t workers_on_cpu(const Placement& placement, const std::vector<int32_t>& workers,
                        const std::vector<c10::Device>& devices);
 
-// The number of intra-op threads that the workers share if nobody says how many: this thread's
-// number. If that is LibTorch's own default, it is at most a container's CPU quota, which LibTorch
-// ignores.
+// The number of intra-op threads that the workers share, unless the user gives another: this
+// thread's number. If that is LibTorch's own default, it is at most a container's CPU quota, which
+// LibTorch ignores.
 int64_t default_cpu_threads();
-// The same, computed from given numbers. `now`: this thread's number. `at_start`: this thread's
-// number before anybody could change it. `is_chosen`: whether the environment sets the number
-// (OMP_NUM_THREADS, MKL_NUM_THREADS).
+// default_cpu_threads(), computed from given numbers. `now`: this thread's number. `at_start`: this
+// thread's number before any code could change it. `is_chosen`: whether the environment sets the
+// number (OMP_NUM_THREADS, MKL_NUM_THREADS).
 int64_t default_cpu_threads(int64_t now, int64_t at_start, bool is_chosen,
                             std::optional<double> quota);
 // A warning if default_cpu_threads() is less than this thread's number; otherwise empty.

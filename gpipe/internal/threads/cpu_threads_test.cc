@@ -14,7 +14,7 @@
 namespace gpipe::internal {
 namespace {
 
-// Runs it on a new thread, which has no number of its own yet.
+// Runs `call` on a new thread, which has no number of its own yet.
 template <typename Call>
 void on_new_thread(const Call& call) {
   std::thread(call).join();
@@ -43,7 +43,7 @@ TEST(CpuThreadsTest, AQuotaMakesLibTorchsOwnNumberSmaller) {
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 0.5), 1);
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, 16.0), 8);
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/false, std::nullopt), 8);
-  // A number that somebody has chosen stays.
+  // A number that the user has chosen stays.
   EXPECT_EQ(default_cpu_threads(8, 8, /*is_chosen=*/true, 2.0), 8);
   EXPECT_EQ(default_cpu_threads(6, 8, /*is_chosen=*/false, 2.0), 6);
 }
@@ -85,7 +85,8 @@ TEST(CpuThreadsTest, ANumberIsOfTheCallingThreadOnly) {
   EXPECT_EQ(number_at_operator(), of_this_thread);
 }
 
-// The other thread's number is by then what LibTorch would start with at the first operator.
+// By then the other thread's number is the one with which LibTorch would start at the first
+// operator.
 TEST(CpuThreadsTest, ANumberStaysWhenAnotherThreadSetsItsOwnBeforeTheFirstOperator) {
   const DefaultThreadsScope scope;
   on_new_thread([] {
@@ -105,7 +106,7 @@ TEST(DefaultThreadsScopeTest, ThreadsStartedAfterItBeginWithThisThreadsNumber) {
       on_new_thread([] { set_threads_of_this_thread(2); });
     }
     EXPECT_EQ(number_of_new_thread(), 6);
-    EXPECT_EQ(at::get_num_threads(), 6) << "it changes nothing for its own thread";
+    EXPECT_EQ(at::get_num_threads(), 6) << "the scope does not change its own thread's number";
   });
 }
 

@@ -6,7 +6,8 @@
 
 namespace gpipe::internal {
 
-// Makes a GPU's context current on this thread, where it has none yet; nothing for other devices.
+// Makes a GPU's context current on this thread, if the thread has none yet. Does nothing for other
+// devices.
 //
 // LibTorch's guards do that only for another GPU than the one a thread begins with. If a thread's
 // first operator for GPU 0 is a matrix product, in memory that the allocator had already, the

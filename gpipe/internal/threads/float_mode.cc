@@ -12,7 +12,7 @@ namespace gpipe::internal {
 namespace {
 
 #if defined(__x86_64__)
-constexpr uint32_t kFlags = 0x3f;  // of MXCSR: which exceptions there were
+constexpr uint32_t kFlags = 0x3f;  // the bits of MXCSR that say which exceptions occurred
 uint64_t control() { return _mm_getcsr() & ~kFlags; }
 void set_control(uint64_t control) {
   _mm_setcsr(static_cast<uint32_t>(control) | (_mm_getcsr() & kFlags));

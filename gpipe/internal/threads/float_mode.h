@@ -7,8 +7,8 @@
 namespace gpipe::internal {
 
 // The mode that std::fesetround and at::Context::setFlushDenormal set: the thread's control
-// register, without its flags. On processors other than x86-64 and AArch64 it is the rounding
-// alone. A value type.
+// register, without its flags. On processors other than x86-64 and AArch64, only the rounding
+// belongs to it. A value type.
 class FloatMode {
  public:
   // The mode of this thread.

@@ -1,6 +1,6 @@
 // Small operators on a worker with a team of all cores, where another thread has such a team too
 // and keeps it (0) or has released it (1).
-//   tools/bazel run -c opt //gpipe/internal/threads:openmp_team_benchmark
+//   tools/bazel run //gpipe/internal/threads:openmp_team_benchmark
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>

@@ -1,7 +1,7 @@
 // How far the generators that search are behind search() with the same costs and placement, and
 // with as much memory as a worker of the generator's table holds at most.
 //
-//   bazel run -c opt //gpipe/schedule/search:generators_benchmark
+//   bazel run //gpipe/schedule/search:generators_benchmark
 //
 // For each number of workers p, mini-batches of 1, p, 2p - 1, 2p and 3p micro-batches, with equal
 // costs, with those of chapter 20, and with three that are drawn. `max` and `median` are how much

@@ -1,7 +1,7 @@
 // How long search() takes with its default budget, on one core: all layers of a worker cost F 1, B
 // 1.8, I 1.1, W 0.7, and transfers 0.1; with and without a limit of memory.
 //
-//   bazel run -c opt //gpipe/schedule/search:search_benchmark
+//   bazel run //gpipe/schedule/search:search_benchmark
 //
 // `actions` are simulated ones, as the budget counts them; `gap` is how much longer, in percent,
 // the found makespan is than the lower bound.

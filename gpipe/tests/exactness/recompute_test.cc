@@ -17,7 +17,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,7 +86,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
   }
 }
 
-// --- what a checkpointed stage passes on
+// --- The outputs that a checkpointed stage passes on.
 
 TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
@@ -125,7 +127,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
   }
 }
 
-// LibTorch uses other kernels where no gradient is required.
+// A layer for which LibTorch takes another kernel if no gradient is required.
 struct LstmImpl : nn::Module {
   LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
@@ -164,7 +166,7 @@ TEST(Recompute, RunsTheOperatorsOfTheForward) {
   }
 }
 
-// --- random numbers in backward
+// --- Random numbers that are drawn in a backward.
 
 // A function that adds noise in its backward.
 struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
@@ -245,7 +247,7 @@ TEST(RandomNumbersInBackward, OfARematerializingFunctionAreThoseOfItsForward) {
   }
 }
 
-// A custom function inside another one makes a node, too, even where nothing is recorded.
+// A custom function inside another one makes a node, too, even if nothing is recorded.
 struct SwishFunction : torch::autograd::Function<SwishFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -297,7 +299,7 @@ TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
   }
 }
 
-// --- layers whose output depends on more than input and parameters
+// --- Layers whose output depends on more than their input and parameters.
 
 TEST(Recompute, OfALayerWithAStateIsAnError) {
   auto refused = ThrowsMessage<c10::Error>(
@@ -326,7 +328,7 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   }
 }
 
-// --- buffers that layers write themselves
+// --- Buffers that layers write themselves.
 
 // A layer that writes its buffers in `write`, and returns the result of `use` for its input and its
 // buffers.
@@ -468,7 +470,7 @@ std::vector<WritingLayer> writing_layers() {
       [](WriterImpl& self, const Tensor& x) {
         return x * self.own[0].narrow(0, 0, x.size(0)).clone();
       });
-  // Members that say whether the cache is filled are not put back.
+  // A member says whether the cache is filled. The pipeline does not put members back.
   add(
       all, "a cache that is filled once",
       [=] {
@@ -665,7 +667,8 @@ TEST(Recompute, NamesABufferThatItCannotPutBack) {
   }
 }
 
-// A forward that is not checkpointed, without gradients, comes between forward and backward.
+// Between the forward and its backward comes another forward, not checkpointed and without
+// gradients.
 TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
   const auto make = [] {
     testing::manual_seed(5);
@@ -694,6 +697,105 @@ TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
     }
     EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0]));
   }
+}
+
+// A layer changes its buffer, and then something ends the forward. The outputs do not depend on the
+// buffer, but the gradients do.
+TEST(Recompute, BeginsWithWhatItsForwardSawAlsoAfterAForwardThatFailed) {
+  enum class End : uint8_t { kNone, kSameLayer, kLaterLayer, kMemory, kCheckOfValues };
+  for (const End end : {End::kSameLayer, End::kLaterLayer, End::kMemory, End::kCheckOfValues}) {
+    for (const int64_t size : {1, 4000}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(end)) + ", " + std::to_string(size));
+      End now = End::kNone;
+      const auto make = [&] {
+        testing::manual_seed(5);
+        const auto halve = [&](WriterImpl& self, const Tensor&) {
+          if (now == End::kNone) return;
+          self.own[0].mul_(0.5);
+          if (now == End::kSameLayer) throw std::runtime_error("the same layer");
+        };
+        const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
+          return x.detach() + (x - x.detach()) * self.own[0][0].clone();
+        };
+        const auto fail = [&](const Tensor& x) {
+          if (now == End::kLaterLayer) throw std::runtime_error("a later layer");
+          if (now == End::kMemory) throw std::bad_alloc();
+          return now == End::kCheckOfValues ? x / 0 : x * 1;
+        };
+        return nn::Sequential(
+            nn::Linear(kWidth, kWidth),
+            Writer(std::vector<Tensor>{torch::ones({size})}, halve, scale_gradients),
+            layer<Tensor, Tensor>(fail), nn::Tanh());
+      };
+      nn::Sequential plain = make();
+      GPipe pipe(make(), cpu_options({3, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+      const Tensor x = torch::randn({4, kWidth});
+      for (int call = 0; call < 3; ++call) {
+        const Tensor expected = plain->forward(x);
+        const Tensor output = pipe->forward(x);
+        now = end;
+        try {
+          (void)plain->forward(x);
+        } catch (const std::exception&) {
+        }
+        if (end == End::kCheckOfValues) {
+          EXPECT_THROW(pipe->evaluate({x}, {x}, square_loss, StepOptions().check_finite(true)),
+                       c10::ValueError);
+        } else {
+          EXPECT_THROW(pipe->forward(x), std::exception);
+        }
+        now = End::kNone;
+        expected.sum().backward();
+        output.sum().backward();
+        EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0])) << call;
+      }
+      const auto parameters = pipe->named_parameters();
+      for (const auto& item : plain->named_parameters()) {
+        EXPECT_THAT(parameters.find(item.key())->grad(), EqualsBitwise(item.value().grad()))
+            << item.key();
+      }
+    }
+  }
+}
+
+TEST(Recompute, ThatFailsLeavesBuffersAsTheyWere) {
+  bool fails = false;
+  const auto halve = [&](WriterImpl& self, const Tensor&) {
+    if (fails) self.own[0].mul_(0.5);
+  };
+  const auto fail = [&](const Tensor& x) {
+    if (fails) throw std::runtime_error("no memory");
+    return x * 1;
+  };
+  GPipe pipe(nn::Sequential(Writer(std::vector<Tensor>{torch::ones({1})}, halve, as_it_is),
+                            layer<Tensor, Tensor>(fail)),
+             cpu_options({2}).chunks(2).checkpoint(Checkpoint::kAlways));
+  const Tensor output = pipe->forward(torch::randn({4, kWidth}));
+  fails = true;
+  EXPECT_THROW(output.sum().backward(), std::exception);
+  EXPECT_EQ(pipe->buffers()[0].item<double>(), 1);
+}
+
+// A large buffer that no forward has changed for long is not copied any more.
+TEST(Recompute, ThatFailsNamesABufferThatItCannotPutBack) {
+  bool fails = false;
+  const auto halve = [&](WriterImpl& self, const Tensor&) {
+    if (fails) self.own[0].mul_(0.5);
+  };
+  const auto fail = [&](const Tensor& x) {
+    if (fails) throw std::runtime_error("no memory");
+    return x * 1;
+  };
+  GPipe pipe(nn::Sequential(Writer(std::vector<Tensor>{torch::ones({4000})}, halve, as_it_is),
+                            layer<Tensor, Tensor>(fail)),
+             cpu_options({2}).chunks(4).checkpoint(Checkpoint::kAlways));
+  Tensor output;
+  for (int k = 0; k < 20; ++k) output = pipe->forward(torch::randn({4, kWidth}));
+  fails = true;
+  EXPECT_THAT([&] { output.sum().backward(); },
+              ThrowsMessage<std::runtime_error>(
+                  AllOf(HasSubstr("no memory"), HasSubstr("had changed the buffer '0.inner.b0'"),
+                        HasSubstr("former value is not known"))));
 }
 
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
@@ -831,7 +933,7 @@ TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNotAChange) {
   EXPECT_TRUE(lazy->linear->weight.grad().defined());
 }
 
-// --- changes between forward and backward
+// --- Changes between a forward and its backward.
 
 // The graph of a checkpointed cell's first pass is gone before its loss runs.
 TEST(Recompute, HoldsNothingOfTheFirstPassWhileTheLossRuns) {

@@ -1,6 +1,6 @@
-// Tests that running statistics are those of the plain model, whatever a module does with them:
-// shared between layers and stages, registered twice, called twice, replaced, updated by any
-// operator.
+// Tests that running statistics equal those of the plain model, whatever a module does with them:
+// they may be shared between layers and stages, registered twice, updated twice in a forward,
+// replaced, or updated by any operator.
 //
 // Without deferral the plain model runs micro-batch by micro-batch, and the comparison is bitwise.
 // With deferral the plain model runs once over the mini-batch; there a norm stands beside the model
@@ -226,7 +226,7 @@ class RunningStatistics
   Entry entry() const { return std::get<2>(GetParam()); }
   Momentum momentum() const { return std::get<3>(GetParam()) ? Momentum() : Momentum(0.3); }
 
-  // fn(balance, chunks)
+  // Calls fn(balance, chunks) for all cuts.
   void for_all_cuts(const std::function<void(std::vector<int64_t>, int64_t)>& fn) const {
     const std::vector<std::vector<int64_t>> balances{{4}, {1, 3}, {2, 2}, {1, 1, 1, 1}};
     for (const auto& balance : balances) {
@@ -401,7 +401,7 @@ TEST_P(OutOfOrder, PlainOnesAreThoseOfTheLoop) {
       pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
       expect_same_buffers(module, plain_module);
     }
-    // The order of another step is not remembered.
+    // The order of an earlier step must not be remembered.
     const torch::Tensor input = torch::randn({8, kChannels, kLength});
     plain.step({input}, {}, square(), BackwardOrder::kAscending);
     pipe->step({input}, {}, square());
@@ -612,13 +612,14 @@ TEST_P(Setting, AFailureLeavesSharedStatisticsAsTheyWere) {
   EXPECT_THROW(pipe->step({input}, {}, failing), std::runtime_error);
   const std::vector<torch::Tensor> after = module->buffers();
   for (size_t k = 0; k < before.size(); ++k) EXPECT_TRUE(torch::equal(after[k], before[k])) << k;
-  // The average of the same rows once more would be the same, except for rounding.
+  // Other rows than before (`input + 1`): the same rows would change the statistics by rounding
+  // only.
   train(pipe, input + 1, Entry::kStep1F1B);
   EXPECT_FALSE(torch::equal(module->buffers()[0], before[0]));
 }
 
-// LibTorch sums a channels-last input by threads, so that their number decides about last bits. The
-// statistics of a shared norm are updated at the end of a call, on the caller's thread.
+// LibTorch sums a channels-last input by threads, so the number of threads decides about last bits.
+// The statistics of a shared norm are updated at the end of a call, on the caller's thread.
 TEST(RunningStatisticsOfAChannelsLastInput, AreThoseOfTheStagesThreads) {
   struct Normed : nn::Module {
     explicit Normed(nn::BatchNorm2d norm) : norm(register_module("norm", std::move(norm))) {}

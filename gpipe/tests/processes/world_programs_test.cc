@@ -1,5 +1,5 @@
-// Random programs (gpipe/testing/programs) over real processes, and many more over messages within
-// one process. What each process has is compared with the plain model, bit by bit.
+// Runs random programs (gpipe/testing/programs) over real processes, and many more over messages
+// within one process. The results of each process are compared with the plain model, bit by bit.
 //
 //   GPIPE_TEST_SEED          from which seed on programs are drawn
 //   GPIPE_PROGRAMS           how many, for each number of processes
@@ -51,7 +51,7 @@ std::string name_of(Outcome::Kind kind) {
     case Outcome::kDifferent:
       return "different";
     case Outcome::kEqualButCopies:
-      return "equal but for copies between processes";
+      return "equal except for copies between processes";
     case Outcome::kUnrepeatable:  // on GPUs only
     case Outcome::kThrows:
       break;
@@ -89,7 +89,7 @@ void run_programs(int64_t processes, uint64_t count) {
       const std::string word = line.substr(0, line.find(':'));
       ++counts[word];
       static const std::set<std::string> fine = {"equal", "equal up to the order of sums",
-                                                 "equal but for copies between processes",
+                                                 "equal except for copies between processes",
                                                  "invalid", "refused"};
       if (fine.count(word) != 0) continue;
       failures += "rank " + std::to_string(rank) + ": " + line + "\n";

@@ -1,0 +1,183 @@
+#include "gpipe/distributed/packets/packet_reading.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "gpipe/distributed/sockets/bytes.h"
+
+namespace gpipe::distributed {
+namespace {
+
+using internal::ValueKind;
+
+// Each counted item takes bytes of the description, so no count causes more memory to be allocated
+// than a small multiple of what has arrived.
+uint32_t read_count(ByteReader& reader, size_t least_bytes) {
+  const auto number = reader.number<uint32_t>();
+  if (number > reader.left() / least_bytes) damaged("it counts more than it describes");
+  return number;
+}
+
+ValueKind read_kind(ByteReader& reader) {
+  const auto kind = reader.number<uint8_t>();
+  if (kind > static_cast<uint8_t>(ValueKind::kTuple4)) damaged("no kind " + std::to_string(kind));
+  return static_cast<ValueKind>(kind);
+}
+
+PartDescription read_part(ByteReader& reader, size_t parts, c10::Device device) {
+  PartDescription part;
+  const auto place = reader.number<uint8_t>();
+  if (place > static_cast<uint8_t>(Place::kPackedAlone)) {
+    damaged("no place " + std::to_string(place));
+  }
+  part.place = static_cast<Place>(place);
+  part.bytes = reader.number<int64_t>();
+  part.shift = reader.number<uint8_t>();
+  part.travelling = reader.number<int64_t>();
+  part.storage_number = reader.number<uint32_t>();
+  if (part.storage_number >= parts) damaged("no such storage");
+  if (part.bytes < 0 || part.travelling < 0 || part.shift >= line_of(device)) {
+    damaged("a size below 0");
+  }
+  if (!is_packed(part.place) && part.travelling != part.bytes) damaged("two sizes");
+  if (device.is_cpu() ? part.place == Place::kPackedAlone
+                      : !is_alone(part.place) && part.bytes + part.travelling > 0) {
+    damaged("memory of another type of devices");
+  }
+  return part;
+}
+
+// `end`: of the description, in the head; is set to the end of the last part in it.
+std::vector<PartDescription> read_parts(ByteReader& reader, int64_t& end, int64_t head_bytes,
+                                        int64_t limit, c10::Device device) {
+  std::vector<PartDescription> parts(read_count(reader, 22));
+  int64_t total = 0;
+  for (PartDescription& part : parts) {
+    part = read_part(reader, parts.size(), device);
+    if (part.place != Place::kInline && (__builtin_add_overflow(total, part.bytes, &total) ||
+                                         (part.place == Place::kPackedAlone &&
+                                          __builtin_add_overflow(total, part.travelling, &total)) ||
+                                         total > limit)) {
+      damaged("it wants more than " + std::to_string(limit) + " bytes of memory");
+    }
+    if (is_alone(part.place)) continue;
+    part.begin = next_place(end, part.place == Place::kPacked ? 0 : part.shift);
+    if (__builtin_add_overflow(part.begin, part.travelling, &end) || end > head_bytes) {
+      damaged("bytes of a tensor end behind it");
+    }
+  }
+  return parts;
+}
+
+TensorDescription read_tensor(ByteReader& reader) {
+  TensorDescription result;
+  result.part = reader.number<uint32_t>();
+  const auto type = reader.number<int8_t>();
+  result.type = static_cast<c10::ScalarType>(type);
+  if (type < 0 || !can_travel(result.type)) damaged("no type " + std::to_string(type));
+  result.flags = reader.number<uint8_t>();
+  if (result.flags > (kConjugate | kNegative)) damaged("no such marks of a tensor");
+  if ((result.flags & kConjugate) != 0 && !c10::isComplexType(result.type)) {
+    damaged("only complex numbers have a conjugate");
+  }
+  result.offset = reader.number<int64_t>();
+  const auto dimensions = reader.number<uint16_t>();
+  if (dimensions > kMostDimensions) damaged(std::to_string(dimensions) + " dimensions");
+  int64_t elements = 1;
+  int64_t unique = 1;
+  int64_t last = 0;
+  bool overflow = false;
+  for (uint16_t i = 0; i < dimensions; ++i) {
+    const auto size = reader.number<int64_t>();
+    const auto stride = reader.number<int64_t>();
+    if (size < 0 || stride < 0) damaged("a size or stride below 0");
+    result.sizes.push_back(size);
+    result.strides.push_back(stride);
+    // A later size of 0 does not clear the overflow, although the number of elements is then 0.
+    overflow = __builtin_mul_overflow(elements, size, &elements) || overflow;
+    overflow =
+        __builtin_mul_overflow(unique, stride == 0 ? std::min<int64_t>(size, 1) : size, &unique) ||
+        overflow;
+    int64_t reach = 0;
+    overflow = __builtin_mul_overflow(std::max<int64_t>(size - 1, 0), stride, &reach) || overflow;
+    overflow = __builtin_add_overflow(last, reach, &last) || overflow;
+  }
+  const int64_t element = result.element();
+  int64_t total = 0;
+  overflow = __builtin_mul_overflow(elements, element, &total) || overflow;
+  overflow = __builtin_mul_overflow(unique, element, &result.unique_bytes) || overflow;
+  overflow = __builtin_add_overflow(last, 1, &last) || overflow;
+  overflow = __builtin_mul_overflow(last, element, &result.extent) || overflow;
+  if (overflow) damaged("a tensor is larger than any memory");
+  if (elements == 0) result.extent = result.unique_bytes = 0;
+  if (result.offset < 0 || result.offset % element != 0) damaged("an offset within an element");
+  return result;
+}
+
+// Whether the tensor is within its part, and its elements at places for their type.
+void check_place(const TensorDescription& tensor, const PartDescription& part, int64_t users,
+                 c10::Device device) {
+  int64_t end = 0;
+  if (__builtin_add_overflow(tensor.offset, tensor.extent, &end) || end > part.bytes) {
+    damaged("a tensor ends behind its memory");
+  }
+  // On an accelerator the tensor's storage is the memory itself, and its offset is in elements.
+  const int64_t least = device.is_cpu() ? std::min<int64_t>(tensor.element(), 8) : tensor.element();
+  if (tensor.extent > 0 && (part.shift + tensor.offset) % least != 0) {
+    damaged("an element across two places");
+  }
+  if (is_packed(part.place) && (users > 1 || part.travelling != tensor.unique_bytes)) {
+    damaged("a tensor with gaps of another size");
+  }
+}
+
+std::vector<TensorDescription> read_tensors(ByteReader& reader,
+                                            const std::vector<PartDescription>& parts,
+                                            c10::Device device) {
+  std::vector<TensorDescription> tensors(read_count(reader, 16));
+  std::vector<int64_t> users(parts.size());
+  for (TensorDescription& tensor : tensors) {
+    tensor = read_tensor(reader);
+    if (tensor.part >= parts.size()) damaged("a tensor in no memory");
+    check_place(tensor, parts[tensor.part], ++users[tensor.part], device);
+  }
+  return tensors;
+}
+
+std::vector<ItemDescription> read_items(ByteReader& reader, size_t tensors) {
+  std::vector<ItemDescription> items(read_count(reader, 5));
+  for (ItemDescription& item : items) {
+    item.tensor = reader.number<uint32_t>();
+    item.flags = reader.number<uint8_t>();
+    if (item.tensor != kUndefined && item.tensor >= tensors) damaged("no such tensor");
+    if (item.flags > (kNeedsGrad | kReadOnly | kShared | kChanged | kConstant)) {
+      damaged("no such marks");
+    }
+  }
+  return items;
+}
+
+}  // namespace
+
+PacketDescription read_description(std::string_view head, int64_t limit, c10::Device device) {
+  ByteReader start(head);
+  if (start.number<uint32_t>() != kHeadMagic) damaged("it does not begin as one");
+  start.number<uint32_t>();
+  const auto described = start.number<int64_t>();
+  if (described < 0 || described > static_cast<int64_t>(start.left())) {
+    damaged("its description ends behind it");
+  }
+  ByteReader reader(head.substr(kHeadBegin, static_cast<size_t>(described)));
+  PacketDescription result;
+  result.kind = read_kind(reader);
+  result.head_bytes = kHeadBegin + described;
+  result.parts =
+      read_parts(reader, result.head_bytes, static_cast<int64_t>(head.size()), limit, device);
+  result.tensors = read_tensors(reader, result.parts, device);
+  result.items = read_items(reader, result.tensors.size());
+  reader.end();
+  return result;
+}
+
+}  // namespace gpipe::distributed

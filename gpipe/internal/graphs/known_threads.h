@@ -1,0 +1,25 @@
+// KnownThreads: which threads have done something before.
+#ifndef GPIPE_INTERNAL_GRAPHS_KNOWN_THREADS_H_
+#define GPIPE_INTERNAL_GRAPHS_KNOWN_THREADS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gpipe::internal {
+
+// The threads that were added, but only the last kMost.
+class KnownThreads {
+ public:
+  bool has_this() const;
+  // Returns whether it was known.
+  bool add_this();
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::vector<int64_t> numbers_;
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_GRAPHS_KNOWN_THREADS_H_

@@ -1,0 +1,118 @@
+#include "gpipe/internal/operators/tracked_statistics.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpipe/internal/tensors/alias.h"
+
+namespace gpipe::internal {
+namespace {
+
+constexpr int64_t kShared = StatisticsUse::kSeveral;
+constexpr char kCounterName[] = "num_batches_tracked";
+
+// The three known kinds have no common base class with these members.
+struct BatchNorm {
+  const at::Tensor& counter;
+  const at::Tensor& running_mean;
+  const at::Tensor& running_var;
+  bool cumulative;
+};
+
+template <typename Module>
+std::optional<BatchNorm> as(torch::nn::Module& module) {
+  auto* norm = dynamic_cast<Module*>(&module);
+  if (norm == nullptr) return std::nullopt;
+  return BatchNorm{norm->num_batches_tracked, norm->running_mean, norm->running_var,
+                   !norm->options.momentum().has_value()};
+}
+
+std::optional<BatchNorm> as_batch_norm(torch::nn::Module& module) {
+  if (auto norm = as<torch::nn::BatchNorm2dImpl>(module)) return norm;
+  if (auto norm = as<torch::nn::BatchNorm1dImpl>(module)) return norm;
+  return as<torch::nn::BatchNorm3dImpl>(module);
+}
+
+}  // namespace
+
+void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
+  modules_.emplace_back();
+  if (const std::optional<BatchNorm> norm = as_batch_norm(layer)) {
+    for (const at::Tensor* tensor : {&norm->counter, &norm->running_mean, &norm->running_var}) {
+      own(stage, *tensor);
+    }
+    if (norm->counter.defined()) {
+      Counter& counter = counters_.try_emplace(norm->counter.unsafeGetTensorImpl()).first->second;
+      counter.cumulative = counter.cumulative || norm->cumulative;
+    }
+  }
+  for (const auto& buffer : layer.named_buffers(/*recurse=*/false)) {
+    own(stage, buffer.value());
+    if (buffer.key() == kCounterName) {
+      counters_.try_emplace(buffer.value().unsafeGetTensorImpl());
+    }
+  }
+  for (const std::shared_ptr<torch::nn::Module>& child : layer.children()) {
+    if (child != nullptr) add(stage, *child);
+  }
+}
+
+void TrackedStatistics::own(int64_t stage, const at::Tensor& tensor) {
+  // On meta there are no values that could depend on timing.
+  if (!tensor.defined() || tensor.is_meta()) return;
+  modules_.back().push_back(tensor);  // keeps it alive
+  const c10::StorageImpl* memory = several_stages_ ? storage_of(tensor) : nullptr;
+  if (memory == nullptr) return;
+  const auto [place, fresh] =
+      owners_.try_emplace(memory, Owner{stage, /*alone=*/true, modules_.size() - 1});
+  Owner& owner = place->second;
+  if (owner.stage != stage) owner.stage = kShared;
+  if (fresh && use_ != nullptr) owner.alone = use_->note(stage, tensor) == stage;
+}
+
+const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& tensor) const {
+  const auto found = counters_.find(tensor.unsafeGetTensorImpl());
+  return found == counters_.end() ? nullptr : &found->second;
+}
+
+bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
+  if (owners_.empty()) return false;
+  const auto found = owners_.find(storage_of(tensor));
+  return found != owners_.end() && found->second.stage == kShared;
+}
+
+bool TrackedStatistics::must_wait(const at::Tensor& tensor) const {
+  if (owners_.empty()) return false;
+  const auto found = owners_.find(storage_of(tensor));
+  return found != owners_.end() && (found->second.stage == kShared || !found->second.alone);
+}
+
+bool TrackedStatistics::must_wait(int64_t stage, const at::Tensor& tensor) const {
+  if (!several_stages_ || tensor.is_meta() || storage_of(tensor) == nullptr) return false;
+  if (must_wait(tensor)) return true;
+  if (use_ == nullptr) return false;
+  // A tensor that no layer has registered may be a layer's temporary, for this update alone.
+  const auto found = owners_.find(storage_of(tensor));
+  const bool is_registered = found != owners_.end();
+  if (is_registered && found->second.stage == stage) return false;
+  const bool is_late = use_->note(stage, tensor) != stage;
+  if (is_late && is_registered) {
+    for (const at::Tensor& other : modules_[found->second.module]) (void)use_->note(stage, other);
+  }
+  TORCH_CHECK(
+      !is_late, "stage ", stage, " updates running statistics of a norm that ",
+      is_registered ? absl::StrCat("stage ", found->second.stage, " has registered")
+                    : std::string("another stage updates, too, and no layer has registered"),
+      ", so that they would depend on timing. Register the norm (register_module) in the layers of "
+      "both stages");
+  return false;
+}
+
+}  // namespace gpipe::internal

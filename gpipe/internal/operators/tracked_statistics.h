@@ -1,0 +1,62 @@
+// TrackedStatistics: which tensors of a model are running statistics, and which stages update them.
+#ifndef GPIPE_INTERNAL_OPERATORS_TRACKED_STATISTICS_H_
+#define GPIPE_INTERNAL_OPERATORS_TRACKED_STATISTICS_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "gpipe/internal/operators/statistics_use.h"
+
+namespace gpipe::internal {
+
+// The running statistics and counters in a model's modules as they are now. It is made anew for
+// each run, because a module may be replaced between two runs. It keeps the tensors alive, so that
+// no new tensor is taken for one of them.
+class TrackedStatistics {
+ public:
+  // `use`: what earlier runs have shown; null: each stage updates what it has registered.
+  explicit TrackedStatistics(int64_t stages, StatisticsUse* use = nullptr)
+      : several_stages_(stages > 1), use_(use) {}
+
+  // Adds the statistics of `layer`, which belongs to `stage`, and of the modules in it.
+  void add(int64_t stage, torch::nn::Module& layer);
+
+  struct Counter {
+    bool cumulative;  // of a batch norm without momentum: the momentum is 1 / counter
+  };
+  // Null if `tensor` is not a counter.
+  const Counter* counter(const at::Tensor& tensor) const;
+
+  // Whether modules of several stages have the tensor, or another tensor with its memory.
+  bool is_shared(const at::Tensor& tensor) const;
+
+  // Whether updates of the tensor must not be made before the run has ended, because another stage
+  // than the one that has registered it updates it, too.
+  bool must_wait(const at::Tensor& tensor) const;
+  // The same for an update that `stage` is about to make. Throws c10::Error if it turns out only
+  // now that several stages update the tensor.
+  bool must_wait(int64_t stage, const at::Tensor& tensor) const;
+
+ private:
+  struct Owner {
+    int64_t stage;  // StatisticsUse::kSeveral: several stages have registered it
+    bool alone;     // no other stage updates it
+    size_t module;  // in modules_
+  };
+  void own(int64_t stage, const at::Tensor& tensor);
+
+  bool several_stages_;
+  StatisticsUse* use_;
+  absl::flat_hash_map<const c10::TensorImpl*, Counter> counters_;
+  absl::flat_hash_map<const c10::StorageImpl*, Owner> owners_;
+  std::vector<std::vector<at::Tensor>> modules_;  // the tensors of each module
+};
+
+}  // namespace gpipe::internal
+
+#endif  // GPIPE_INTERNAL_OPERATORS_TRACKED_STATISTICS_H_
