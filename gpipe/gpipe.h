@@ -242,7 +242,7 @@ class GPipeImpl : public torch::nn::Module {
   // The inputs that are cut; shared ones are undefined. Throws c10::ValueError if a number in
   // shared_inputs_ is out of range, and over replicas for a shared input that requires a gradient.
   Tensors cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const;
-  // "step of pipeline 0": the name under which processes compare their calls.
+  // The name under which processes compare their calls, like "step of pipeline 0".
   std::string call_name(const char* what) const;
 
   // `options`: null for a forward.

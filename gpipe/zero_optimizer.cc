@@ -35,7 +35,8 @@ std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
   }
 }
 
-// "0.001 0.01": by group. The digits tell any two doubles apart.
+// The rates of the groups as text, like "0.001 0.01", with enough digits to tell any two doubles
+// apart.
 std::string rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> rates;
   for (const auto& group : optimizer.param_groups()) {

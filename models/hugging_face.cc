@@ -286,7 +286,7 @@ std::string found_name(const Weights& weights, const Family& family, const std::
   return name == kHead && weights.has(family.old_head) ? family.old_head : "";
 }
 
-// "'a', 'b' and 7 more"
+// The names as text, like "'a', 'b' and 7 more".
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
   std::string text;
@@ -403,7 +403,8 @@ std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& fam
       const std::string name = found_name(*source, family, part.name);
       if (!name.empty()) part.name = name;
       if (how.type().has_value() || name.empty()) {
-        // Not in the source, because the model differs: the source's head was tied, for example.
+        // The source does not have this tensor, because the model differs: the source's head was
+        // tied, for example.
         types.push_back(how.type().value_or(part.values.scalar_type()));
       } else {
         check_type(*source, name);

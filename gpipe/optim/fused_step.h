@@ -41,9 +41,12 @@ TensorList steps_of(const FusedLists& lists, int64_t steps);
 
 // Throws c10::ValueError for a parameter with a gradient that the kernels do not take. `name`: the
 // name of the optimizer. `is_fused`: whether the group is updated by such a kernel.
+// `check_kernel`: called for each parameter with a gradient and elements; it throws where the
+// kernel cannot be used.
 void check_for_kernels(
     const torch::optim::Optimizer& optimizer, const char* name,
-    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused = nullptr);
+    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused = nullptr,
+    void (*check_kernel)(const at::Tensor& parameter) = nullptr);
 
 // Calls the closure with gradients on, and returns its result; undefined without a closure.
 at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);

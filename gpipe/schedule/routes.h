@@ -54,8 +54,8 @@ class Routes {
   int64_t size() const { return static_cast<int64_t>(routes_.size()); }
   // Throws std::out_of_range for an id that does not exist.
   const Route& operator[](RouteId id) const;
-  // The number of the skip in what create() was given; none for an activation. Throws
-  // std::out_of_range for an id that does not exist.
+  // For the route of a skip: its index in the list that create() was given. Empty for an
+  // activation. Throws std::out_of_range for an id that does not exist.
   std::optional<size_t> skip(RouteId id) const;
 
   // The routes from a stage and into it, in ascending order, so the activation, if there is one, is

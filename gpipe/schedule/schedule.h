@@ -86,9 +86,9 @@ class Schedule {
   ScheduleFacts verify(Sends sends = Sends::kRendezvous) const;
   ScheduleFacts verify(const Routes& routes, Sends sends = Sends::kRendezvous) const;
 
-  // The same workers with only these kinds of action, in the same order: the forward half is
-  // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}). Throws
-  // std::invalid_argument for an invalid kind.
+  // The schedule with only these kinds of action, in the same order on the same workers. The
+  // forward half is only({kForward}), and the backward half is only({kBackward, kInputGradient,
+  // kWeightGradient}). Throws std::invalid_argument for an invalid kind.
   Schedule only(std::initializer_list<ActionKind> kinds) const;
 
   // A text for people and for diffs, and its exact inverse:

@@ -40,7 +40,7 @@ std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return micro_batch_sizes(batch_size(inputs, "input"), chunks);
 }
 
-// Like cut(), but each piece is a leaf of its own for a backward of its own.
+// Cuts as cut() does, but each piece is a leaf of its own, for a backward of its own.
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {

@@ -12,6 +12,7 @@
 #                         nccl=DIR    has nccl.h, empty if there is none
 #                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
+#   libtorch.sh torch   prints the first three of find's lines; code without CUDA's headers needs no more
 #   libtorch.sh default prints the default version
 #   libtorch.sh tags    prints the options by which pip takes the wheels of the list, whichever Python runs it
 #   libtorch.sh cxx     prints the C++ standard that $GPIPE_LIBTORCH, or the default version, needs, such as 20
@@ -182,12 +183,18 @@ find_cuda() {
   nccl="$(first_with nccl.h "${site}/nvidia/nccl/include")"
 }
 
+print_torch() {
+  [[ -n ${torch} ]] || return 3
+  printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}"
+}
+
 find_all() {
   find_torch
   [[ -n ${torch} ]] || return 3
   find_cuda
   [[ -z ${cuda} || (-n ${crt} && -n ${cccl}) ]] || return 3
-  printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
+  print_torch
+  printf '%s\n' "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
 # tags: one option a line. With --platform, pip takes the tags literally: every one up to that of torch itself. The
@@ -274,8 +281,9 @@ fetch_all() {
 case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
+  torch) find_torch && print_torch ;;
   default) default_version ;;
   cxx) property cxx ;;
   tags) tags ;;
-  *) die "usage: libtorch.sh find|fetch|default|cxx|tags" ;;
+  *) die "usage: libtorch.sh find|fetch|torch|default|cxx|tags" ;;
 esac

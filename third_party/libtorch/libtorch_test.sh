@@ -176,7 +176,7 @@ check "another list: not ours" 1 "which this GPipe does not support: 9.9.0." GPI
   LIBTORCH_ROOT="${root}/plain" find
 check "no list" 1 "the list of LibTorch versions ${root}/nowhere.txt (GPIPE_LIBTORCH_VERSIONS) cannot be read" \
   GPIPE_LIBTORCH_VERSIONS="${root}/nowhere.txt" find
-check "no command" 1 "usage: libtorch.sh find|fetch|default|cxx|tags" neither
+check "no command" 1 "usage: libtorch.sh find|fetch|torch|default|cxx|tags" neither
 check "pip's options" 0 $'--python-version=3.11\n--implementation=cp\n--platform=manylinux_2_28_x86_64\n' tags
 # What the script reads from each section is there.
 while read -r line; do

@@ -64,6 +64,10 @@ check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/lau
 tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
   //examples/distributed:mpirun_test
 
+# A program that is built with CMake, which those who build with Bazel need not have.
+check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
+tests "installed for CMake" . //tools/install:install_test
+
 # Python's transformers come as pinned wheels for one version of Python and one kind of processor.
 # If they cannot be installed, these tests do not count.
 say "transformers: tools/transformers/transformers.sh"

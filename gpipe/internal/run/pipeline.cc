@@ -39,7 +39,8 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
   }
 }
 
-// An observer that adds to events what the executor does not know. `recomputes` is [stage].
+// An observer that passes events on, after it has added the data that the executor does not know.
+// `recomputes`: [stage].
 Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes) {
   static std::atomic<int64_t> runs{0};
   return [&observer, &recomputes, run = runs++](const Event& event) {

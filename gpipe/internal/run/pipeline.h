@@ -136,7 +136,7 @@ class Pipeline {
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
 
-  // The same as GPipe::local_parameters().
+  // Returns what GPipe::local_parameters() returns.
   std::vector<at::Tensor> local_parameters() const;
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.

@@ -1,4 +1,4 @@
-// Layers that stash and pop.
+// Draws layers that stash and pop.
 
 #include <ATen/ops/randn.h>
 

@@ -694,7 +694,8 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
     used.push_back(gradients[k] * 1);
     const auto shape = gradients[k].sizes().vec();
     gradients[k] = at::Tensor();
-    // A later owner of its memory on the stages' streams must not overwrite it yet.
+    // The memory of the gradients is free now. If the stages' streams give it to another tensor,
+    // that must not overwrite the gradients yet.
     const internal::StreamScope before(streams.at(static_cast<size_t>(where == device(1))));
     torch::full(shape, NAN, where);
   }

@@ -828,7 +828,7 @@ std::vector<std::string> alone(size_t count, const std::string& path,
   return lines;
 }
 
-// Not std::filesystem: LibTorch exports a part of it, and the rest crashes.
+// This does not use std::filesystem, because LibTorch exports a part of it, and the rest crashes.
 void remove_all(const std::string& path) {
   const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
     return std::remove(name);

@@ -670,7 +670,8 @@ TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
     optimizer.step();
     return std::to_string(optimizer.local().state().size());
   });
-  // The matrix of 160, and the two of 16 with the biases of 4.
+  // One replica has the matrix of 160 numbers. The other has the two matrices of 16 and the biases
+  // of 4.
   EXPECT_THAT(shares, ::testing::UnorderedElementsAre("1", "5"));
 }
 

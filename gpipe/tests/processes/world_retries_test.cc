@@ -364,7 +364,7 @@ void until_done(const Call& call) {
   }
 }
 
-// The marks without those of failures, each of which is " x".
+// Removes the marks of failures, each of which is " x".
 std::string without_failures(const std::string& marks) {
   std::string well;
   std::istringstream words(marks);
