@@ -1,4 +1,4 @@
-// The program of chapter 38: adapters for a model of a folder, trained, saved, read again, merged.
+// The program of chapter 39: adapters for a model of a folder, trained, saved, read again, merged.
 
 #include <torch/torch.h>
 

@@ -42,7 +42,7 @@ change the comments there. They say more than the first sentence, which is here.
 namespace `gpipe`.
 """
 END = """
-Next: [38. How do I fine-tune a model?](38-fine-tuning.md)
+Next: [38. How do I use it with CMake?](38-cmake.md)
 """
 
 
