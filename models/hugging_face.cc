@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -170,12 +172,15 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
 // --- reading
 
 std::string text_of(const fs::path& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file.is_open()) text << file.rdbuf();
   // The state of `text` does not tell a failed read: an empty file sets its failbit, too.
   if (!file.is_open() || file.bad() || fs::is_directory(path)) {
-    throw std::runtime_error("cannot read " + path.string());
+    const int error = errno;
+    throw std::runtime_error("cannot read " + path.string() +
+                             (error != 0 ? ": " + std::generic_category().message(error) : ""));
   }
   return text.str();
 }
