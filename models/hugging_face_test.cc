@@ -453,28 +453,42 @@ class Nobody {
   uid_t before_;
 };
 
-TEST(HuggingFace, AFolderWithoutRightsIsNamedAndNothingIsLoaded) {
-  const TransformerOptions options = read_config(golden_folder("llama"));
-  auto model = transformer(options);
-  const std::vector<at::Tensor> before = [&] {
-    std::vector<at::Tensor> values;
-    for (const at::Tensor& parameter : model->parameters()) values.push_back(parameter.clone());
-    return values;
-  }();
+// A folder of its own with the files of the golden Llama.
+fs::path copy_of_llama() {
   const fs::path folder = scratch();
   for (const auto& entry : fs::directory_iterator(golden_folder("llama"))) {
     fs::copy_file(entry.path(), folder / entry.path().filename());
   }
+  return folder;
+}
+
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+TEST(HuggingFace, AMissingShardIsNamedAndNothingIsLoaded) {
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  auto model = transformer(options);
+  const std::vector<at::Tensor> before = copies_of(model->parameters());
+  const fs::path folder = copy_of_llama();
   const fs::path second = folder / "model-00002-of-00002.safetensors";
   fs::remove(second);
   expect_refused([&] { load_hugging_face(folder, options, *model); },
                  second.string() + ": No such file");
   EXPECT_THAT(model->parameters(), EqualsBitwise(before));
+}
 
+TEST(HuggingFace, AFolderWithoutRightsIsNamedAndNothingIsLoaded) {
+  if (!Nobody().has_no_rights) GTEST_SKIP() << "root cannot become another user here";
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  auto model = transformer(options);
+  const std::vector<at::Tensor> before = copies_of(model->parameters());
+  const fs::path folder = copy_of_llama();
   fs::permissions(folder, fs::perms::none);
   {
     const Nobody nobody;
-    if (!nobody.has_no_rights) GTEST_SKIP() << "root cannot become another user here";
     const std::string path = folder.string();
     expect_refused([&] { read_config(folder); },
                    "cannot read " + path + "/config.json: Permission denied");
