@@ -9,7 +9,7 @@ namespace gpipe::command {
 // --version's answer: this project and the LibTorch that it is built with.
 std::string version_text();
 
-// "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
+// A text like "LibTorch 2.11.0, built with optimization, with CUDA", for --version and reports.
 std::string describe_build();
 
 // Quotes a word of a command line for a shell, in single quotes if that is necessary.

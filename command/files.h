@@ -15,8 +15,8 @@ std::string user_path(const std::string& path);
 // "cannot read `path`: it is a folder", if it cannot be read.
 std::string read_file(const std::string& path);
 
-// The same for a file that a user has named as input. Throws std::invalid_argument, also for an
-// empty file.
+// Does what read_file() does, for a file that a user has named as input. Throws
+// std::invalid_argument, also for an empty file.
 std::string read_given_file(const std::string& path);
 
 // Whether both paths lead to one file, also through links, and also if it does not exist yet. False

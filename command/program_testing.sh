@@ -48,9 +48,12 @@ by_rank() {
 
 # expect_stopped TEXT LOG COMMAND...: Ctrl-C, once TEXT is in the LOG of the command, ends it with
 # exit code 130 within seconds.
-expect_stopped() {
-  local text=$1 log=$2 pid
-  shift 2
+expect_stopped() { expect_stopped_by INT 130 "$@"; }
+
+# expect_stopped_by SIGNAL CODE TEXT LOG COMMAND...: the same for another signal and exit code.
+expect_stopped_by() {
+  local signal=$1 code=$2 text=$3 log=$4 pid got
+  shift 4
   # Background jobs of a shell ignore SIGINT unless it has job control.
   set -m
   "$@" >"$log" 2>&1 &
@@ -61,8 +64,9 @@ expect_stopped() {
     sleep 0.05
   done
   SECONDS=0
-  kill -INT "$pid"
+  kill "-$signal" "$pid"
   wait "$pid"
-  [ $? -eq 130 ] || fail "exit code after Ctrl-C"
-  [ "$SECONDS" -lt 30 ] || fail "Ctrl-C took $SECONDS seconds"
+  got=$?
+  [ "$got" -eq "$code" ] || fail "exit code $got after SIG$signal"
+  [ "$SECONDS" -lt 30 ] || fail "SIG$signal took $SECONDS seconds"
 }

@@ -33,7 +33,8 @@ bool are_of_this_process(int argc, const char* const* argv) {
   return !text.empty() && text == contents("/proc/self/cmdline");
 }
 
-// Not "/proc/self/exe": process lists would call the program "exe". Empty if it is not known.
+// The path is not "/proc/self/exe", because process lists would call the program "exe". Empty if it
+// is not known.
 std::string program() {
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);

@@ -22,7 +22,7 @@ enum class Cause : uint8_t {
   kOverhead,           // the rest: the pipeline itself, and what the model above does not know
 };
 
-// "small micro-batches"
+// The cause in words, like "small micro-batches".
 const char* to_text(Cause cause);
 
 // The seconds of a step that a cause takes; negative if it saves time.

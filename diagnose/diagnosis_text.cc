@@ -46,7 +46,7 @@ std::string list(const std::vector<T>& values) {
   return "{" + absl::StrJoin(values, ", ") + "}";
 }
 
-// "never", or "{always, never}" where partitions differ.
+// The modes as text: "never", or "{always, never}" if partitions differ.
 std::string modes(const std::vector<Checkpoint>& checkpoints) {
   std::vector<std::string> names;
   for (const Checkpoint mode : checkpoints) names.emplace_back(to_text(mode));
@@ -140,7 +140,7 @@ std::string largest_text(const Diagnosis& d) {
          "\n";
 }
 
-// ": 12 ms are lost."
+// The end of a sentence, like ": 12 ms are lost."
 std::string lost_text(const Diagnosis& d) {
   const double lost = d.step - d.ideal;
   if (lost > 0) return absl::StrFormat(": %s ms are lost.", ms(lost));

@@ -15,7 +15,7 @@ enum class Checkpoint : uint8_t {
   kNever,       // none: fastest, most memory
 };
 
-// "always", "except_last" or "never".
+// The mode as text: "always", "except_last" or "never".
 const char* to_text(Checkpoint mode);
 
 // True on a thread that runs the first forward of a checkpointed micro-batch: its graph will be

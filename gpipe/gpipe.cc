@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -155,7 +156,7 @@ Tensors GPipeImpl::run_forward(const Tensors& inputs, bool one_output) {
                     "forward under torch::NoGradGuard");
   std::unique_ptr<Pass> pass = prepare("forward", inputs, record, nullptr);
   {
-    const internal::ReseedWatch watch(*pipeline_);
+    const internal::ReseedWatch watch;
     pipeline_->run_forward(*pass);
   }
   Tensors outputs = outputs_of(*pass, inputs);
@@ -213,7 +214,8 @@ StepResult GPipeImpl::result_of(const char* what, Pass& pass, const Tensors& inp
     losses = {pass.loss->values(), pass.loss->shares()};
     if (std::isnan(internal::total_loss(losses->values, losses->shares))) {
       const std::string text = pass.loss->nan_text(losses->values);
-      if (!text.empty() && pipeline_->first_nan()) internal::log_warning(text);
+      static std::atomic<bool> told{false};
+      if (!text.empty() && !told.exchange(true)) internal::log_warning(text);
     }
   }
   pipeline_->check_late();
@@ -288,7 +290,7 @@ StepResult GPipeImpl::run_step(const Tensors& inputs, const Tensors& targets, co
   const internal::MiniBatch& mini_batch = pass->mini_batch;
   const Schedule schedule = schedule_of("step", options, *pass);
   {
-    const internal::ReseedWatch watch(*pipeline_);
+    const internal::ReseedWatch watch;
     pipeline_->run_step(*pass, schedule, options.on_event(), options.check_finite());
   }
   internal::log_warning(pipeline_->unregistered_leaf_text());
@@ -332,7 +334,7 @@ StepResult GPipeImpl::run_evaluation(const Tensors& inputs, const Tensors& targe
       prepare_losses(inputs, targets, loss_fn, options, /*backward=*/false);
   const Schedule schedule = schedule_of("evaluate", options, *pass);
   {
-    const internal::ReseedWatch watch(*pipeline_);
+    const internal::ReseedWatch watch;
     pipeline_->run_evaluation(*pass, schedule, options.on_event(), options.check_finite());
   }
   return result_of("evaluate", *pass, inputs, options);

@@ -62,8 +62,9 @@ using LayerInit =
 // be {}. Results are bitwise those of one process. An error in one process is thrown there as in a
 // run of one process, and in the others as gpipe::distributed::DistributedFailure.
 //
-// Thread-safety: calls from several threads run one after another. Not callable from inside a layer
-// of a pipeline.
+// Thread-safety: calls from several threads run one after another, also those of other functions
+// that take the pipeline (save_checkpoint, load_weights, ZeroOptimizer::step). Not callable from
+// inside a layer of a pipeline.
 //
 // Example:
 //   gpipe::GPipe pipe(model, gpipe::GPipeOptions({4, 4}).chunks(8));
@@ -190,7 +191,8 @@ class GPipeImpl : public torch::nn::Module {
   // runs anything does not change this.
   std::optional<Failure> last_failure() const;
 
-  // How each partition uses GPipeOptions::graphs; empty without that option.
+  // How each partition uses GPipeOptions::graphs; empty without that option. Throws c10::ValueError
+  // inside a layer, a hook or an observer.
   std::vector<GraphUse> graph_use() const;
 
   // Each partition has its own device: moving the whole throws c10::TypeError. Casting works.
@@ -215,9 +217,11 @@ class GPipeImpl : public torch::nn::Module {
 
   void pretty_print(std::ostream& stream) const override;
 
+  // For the library's own functions; null for a model without layers.
+  internal::Pipeline* pipeline() const { return pipeline_.get(); }
+
  private:
-  friend class StageMemory;    // reads pipeline_, to know the stages
-  friend class ZeroOptimizer;  // uses call_name() and pipeline_
+  friend class ZeroOptimizer;  // uses call_name()
 
   // Moves each layer, and the gradients that its parameters have, to its device.
   void place_layers();
@@ -238,7 +242,7 @@ class GPipeImpl : public torch::nn::Module {
   // The inputs that are cut; shared ones are undefined. Throws c10::ValueError if a number in
   // shared_inputs_ is out of range, and over replicas for a shared input that requires a gradient.
   Tensors cut_inputs(const char* what, const Tensors& inputs, bool needs_record) const;
-  // "step of pipeline 0": the name under which processes compare their calls.
+  // The name under which processes compare their calls, like "step of pipeline 0".
   std::string call_name(const char* what) const;
 
   // `options`: null for a forward.

@@ -5,7 +5,9 @@
 #include <unordered_set>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/call/model_checks.h"
+#include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/pipeline.h"
 #include "text/counted.h"
 
@@ -59,6 +61,8 @@ std::optional<Failure> GPipeImpl::last_failure() const {
 }
 
 std::vector<GraphUse> GPipeImpl::graph_use() const {
+  internal::check_outside_of_pipelines("graph_use");
+  const internal::BetweenRuns between(pipeline_.get());
   return pipeline_ ? pipeline_->graph_use() : std::vector<GraphUse>();
 }
 

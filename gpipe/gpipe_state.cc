@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/call/clipping.h"
 #include "gpipe/internal/call/hashing.h"
 #include "gpipe/internal/call/together.h"
@@ -17,21 +18,7 @@
 #include "gpipe/runtime/exit_gate.h"
 
 namespace gpipe {
-namespace {
-
-// Holds the run lock in a call that reads or writes gradients or parameters: no other thread's run
-// changes them meanwhile. `pipeline`: null if there are no layers.
-class BetweenRuns {
- public:
-  explicit BetweenRuns(const internal::Pipeline* pipeline) {
-    if (pipeline != nullptr) scope_.emplace(pipeline->run_lock());
-  }
-
- private:
-  std::optional<internal::RunLock::Scope> scope_;
-};
-
-}  // namespace
+using internal::BetweenRuns;
 
 std::vector<at::Tensor> GPipeImpl::parameters(bool recurse) const {
   std::vector<at::Tensor> all = torch::nn::Module::parameters(recurse);

@@ -234,7 +234,7 @@ struct Failure {
   std::optional<OutOfMemory> out_of_memory = std::nullopt;
   std::string layer_type = {};  // "torch::nn::ReLUImpl"; empty if it was not a layer
 
-  // "forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl"
+  // Writes "forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl".
   friend std::ostream& operator<<(std::ostream& out, const Failure& failure);
 };
 

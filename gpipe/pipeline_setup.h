@@ -47,7 +47,8 @@ ScheduleChoice choice_by_name(const std::string& name, const std::string& given)
 // suggests the mode that was probably meant: "`given`: give always, except_last or never".
 Checkpoint checkpoint_by_name(const std::string& name, const std::string& given);
 
-// "never" if all partitions have this mode, otherwise the mode of each: "always,never".
+// The modes as text: "never" if all partitions have this mode, otherwise the mode of each, like
+// "always,never".
 std::string to_text(const std::vector<Checkpoint>& modes);
 
 // For people: "chunks 4, balance [20, 31], checkpoint never, 1f1b".

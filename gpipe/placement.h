@@ -65,7 +65,7 @@ class Placement {
     return a.worker_of_stage_ == b.worker_of_stage_ && a.process_of_worker_ == b.process_of_worker_;
   }
   friend bool operator!=(const Placement& a, const Placement& b) { return !(a == b); }
-  // As to_text().
+  // Writes to_text().
   friend std::ostream& operator<<(std::ostream& out, const Placement& placement);
 
  private:

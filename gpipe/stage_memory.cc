@@ -132,7 +132,7 @@ StageMemory::StageMemory(const GPipe& pipe) : pipe_(pipe) {
       devices_.push_back(device);
     }
   }
-  counter_ = std::make_unique<Counter>(pipe->pipeline_.get(), std::move(stages), cuda);
+  counter_ = std::make_unique<Counter>(pipe->pipeline(), std::move(stages), cuda);
   reset();
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/call/together.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/replicas/forms.h"
@@ -34,7 +35,8 @@ std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
   }
 }
 
-// "0.001 0.01": by group. The digits tell any two doubles apart.
+// The rates of the groups as text, like "0.001 0.01", with enough digits to tell any two doubles
+// apart.
 std::string rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> rates;
   for (const auto& group : optimizer.param_groups()) {
@@ -174,10 +176,11 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
   internal::in_call(processes, [&] {
     TORCH_CHECK_VALUE(closure == nullptr,
                       "ZeroOptimizer::step takes no closure: call the pipeline's step before it");
+    const internal::BetweenRuns between(pipe_->pipeline());
     // Refuses, and names the processes that are in another call, before anything is changed.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
-                                        *pipe_->pipeline_, *pipe_);
+                                        *pipe_->pipeline(), *pipe_);
     take_rates();
     give_options();
     std::vector<int64_t> owners;
@@ -185,7 +188,7 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
       owners = owners_of_changes(world, parameters_, owners_, first_rates_, rates_of(*this));
     }
     // If one of the replicas throws, the others may have updated their parameters.
-    pipe_->pipeline_->set_replicas_may_differ(world.replicas() > 1);
+    pipe_->pipeline()->set_replicas_may_differ(world.replicas() > 1);
     optimizer_->step();
     if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
     // If one process has thrown above, all learn it here, before they go on.
@@ -193,7 +196,7 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
       (void)processes->exchange("the end of " + pipe_->call_name("ZeroOptimizer::step"), "",
                                 /*is_patient=*/true);
     }
-    pipe_->pipeline_->set_replicas_may_differ(false);
+    pipe_->pipeline()->set_replicas_may_differ(false);
     return true;
   });
   return {};

@@ -22,15 +22,16 @@
 namespace gpipe::internal {
 namespace {
 
-// The current scope, and its number: an observer is told of a block's end only by the scope that
-// told it of its beginning.
+// The current scope, and its number. Only the scope that reported a block's beginning to an
+// observer reports the block's end to it.
 struct Current {
   std::shared_mutex mutex;  // exclusive: scopes begin and end; shared: observers are called
   AllocationObserver* observer = nullptr;
   uint64_t scope = 0;
 };
 Current& current() {
-  static auto* const current_scope = new Current;  // blocks are given back until the very end
+  static auto* const current_scope =
+      new Current;  // blocks may be freed until the very end of the process
   return *current_scope;
 }
 
@@ -55,8 +56,8 @@ void end(const Block& block) {
   if (now.observer != nullptr && now.scope == block.scope) now.observer->on_free(block.id);
 }
 
-// The blocks of memory that are seen, by address. LibTorch may take a block with one DataPtr and
-// give it back by its address alone, so the address has to be enough.
+// The blocks of memory that were seen, by address. LibTorch may take a block as a DataPtr and free
+// it by its address alone, so the address must suffice.
 class Blocks {
  public:
   void add(void* address, Block block) {
@@ -64,7 +65,7 @@ class Blocks {
     std::lock_guard<std::mutex> lock(shard.mutex);
     shard.blocks[address] = block;
   }
-  // Returns an id of 0 for a block that was not seen.
+  // Returns an id of 0 for a block whose beginning was not seen.
   Block take(void* address) {
     Shard& shard = shard_of(address);
     std::lock_guard<std::mutex> lock(shard.mutex);
@@ -90,7 +91,7 @@ Blocks& blocks() {
   return *seen_blocks;
 }
 
-// The deleter of the allocator that was there before; null if it gives nothing back by address.
+// The deleter of the former allocator; null if that allocator does not free by address.
 c10::DeleterFnPtr delete_cpu = nullptr;
 
 void free_cpu(void* address) {
@@ -99,7 +100,7 @@ void free_cpu(void* address) {
   if (block.id != 0) end(block);
 }
 
-// A block that its own allocator does not give back by address.
+// A block of an allocator that does not free by address.
 struct Wrapped {
   c10::DataPtr data;
   Block block;
@@ -130,7 +131,7 @@ class CpuAllocator final : public c10::Allocator {
     const c10::Device device = data.device();
     return {address, new Wrapped{std::move(data), block}, &free_wrapped, device};
   }
-  // For a block that was not seen it does what the allocator behind does.
+  // Frees a block that was not seen as the former allocator would.
   c10::DeleterFnPtr raw_deleter() const override {
     return delete_cpu == nullptr ? nullptr : &free_cpu;
   }
@@ -162,8 +163,8 @@ class MetaAllocator final : public c10::Allocator {
 };
 
 #if GPIPE_TORCH_HAS_CUDA
-// CUDA's allocator reports its blocks itself, for the rest of the process. It holds a lock while it
-// does, so nothing here may call it.
+// CUDA's allocator reports its blocks itself, for the rest of the process. It holds a lock
+// meanwhile, so nothing here may call it.
 void watch_cuda() {
   static const bool watching = [] {
     namespace allocator = c10::cuda::CUDACachingAllocator;
@@ -188,7 +189,7 @@ void watch_cuda() {
 }
 #endif
 
-// Notices a block that its own thread takes.
+// Checks that a block that its own thread takes is reported.
 class Proof final : public AllocationObserver {
  public:
   explicit Proof(c10::DeviceType type) : type_(type) {}
@@ -216,7 +217,7 @@ void observe(AllocationObserver* observer) {
   ++now.scope;
 }
 
-// Throws if a new block is not seen, because then no count would be right.
+// Throws if a new block is not reported, because then no count would be right.
 void prove(c10::DeviceType type) {
   Proof proof(type);
   observe(&proof);
@@ -243,7 +244,7 @@ void install_allocators() {
   static const bool installed = [] {
     c10::Allocator* const base = c10::GetCPUAllocator();
     delete_cpu = base->raw_deleter();
-    // The highest priority, so that any allocator that is already there is replaced.
+    // This is the highest priority, so it replaces any allocator that is there.
     constexpr uint8_t kPriority = 255;
     c10::SetCPUAllocator(new CpuAllocator(base), kPriority);
     c10::SetAllocator(c10::kMeta, new MetaAllocator, kPriority);

@@ -20,21 +20,22 @@ class AllocationObserver {
   // again in this process. Neither function may throw or make tensors. They are called on the
   // thread that takes or gives back the block, on several threads at the same time.
   virtual void on_allocate(uint64_t id, c10::Device device, int64_t bytes) = 0;
-  // Called only for blocks that this observer saw taken.
+  // Called only if this observer was told that the block was taken.
   virtual void on_free(uint64_t id) = 0;
 };
 
-// While it lives, `observer` sees the blocks of all threads. Blocks taken before are not seen, nor
-// blocks that are given back afterwards. The first scope puts an allocator in front of LibTorch's
-// own for the rest of the process; without a scope it only passes calls on. (If a tensor that was
-// made before that grows, it is not seen.) Each scope first takes a small block of its own on each
-// kind of device that it counts, and checks that it is told of it.
+// While it lives, `observer` is told of the blocks of all threads. It is told neither of blocks
+// that were taken before, nor that a block was freed afterwards. The first scope puts an allocator
+// in front of LibTorch's own for the rest of the process; without a scope that allocator only
+// passes calls on. (If a tensor that was made before then grows, that is not reported.) Each scope
+// first takes a small block on each kind of device that it counts, and checks that the block is
+// reported.
 //
 // Requirements: the observer outlives the scope.
 //
-// Throws std::logic_error if another scope lives, because blocks that one counts would be missing
-// in the other; for `cuda` where LibTorch has no CUDA; and if it is not told of its own block,
-// because an allocator was put in front that does not pass calls on to the one before.
+// Throws std::logic_error if another scope lives, because each would lack the blocks that the other
+// counts; for `cuda` if LibTorch has no CUDA; and if its own block is not reported, because an
+// allocator was put in front that does not pass calls on to the one before.
 class AllocationScope {
  public:
   // `cuda`: blocks on CUDA devices, too, of which one must have been used before.
@@ -44,8 +45,9 @@ class AllocationScope {
   AllocationScope& operator=(const AllocationScope&) = delete;
 };
 
-// Puts the allocators in front of LibTorch's own, as the first scope does. The allocator of the
-// meta device takes blocks on the thread's current meta device (meta/meta_devices.h). Idempotent,
+// Puts allocators that count before LibTorch's own. The first AllocationScope does this by itself.
+// Call it earlier if meta devices must work before there is a scope: the allocator of the meta
+// device takes blocks on the thread's current meta device (meta/meta_devices.h). Idempotent,
 // thread-safe.
 void install_allocators();
 

@@ -47,7 +47,7 @@ TEST(AllocationScope, CountsWhatTensorsHold) {
   EXPECT_EQ(ledger.meta, int64_t{4} << 40);
   const at::Tensor view = a.slice(0, 0, 10);
   a.reset();
-  EXPECT_EQ(ledger.cpu, 4000) << "the view holds all";
+  EXPECT_EQ(ledger.cpu, 4000) << "the view keeps the whole block";
   b.reset();
   EXPECT_EQ(ledger.meta, 0);
 }
@@ -71,14 +71,14 @@ TEST(AllocationScope, BlocksOutliveTheScopeAndItsObserver) {
     meta = at::empty({100}, at::TensorOptions().device(at::kMeta));
     earlier.reset();
     EXPECT_EQ(ledger.taken, 2);
-    EXPECT_EQ(ledger.cpu, 400) << "what was taken before is not seen";
+    EXPECT_EQ(ledger.cpu, 400) << "a block that was taken before is not reported";
   }
   Ledger ledger;
   const AllocationScope scope(ledger);
   cpu.reset();
   meta.reset();
   EXPECT_EQ(ledger.taken, 0);
-  EXPECT_EQ(ledger.cpu, 0) << "nor given back here";
+  EXPECT_EQ(ledger.cpu, 0) << "nor that it was freed";
 }
 
 TEST(AllocationScope, BlocksGivenBackByAddress) {

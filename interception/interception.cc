@@ -10,8 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// One more library for the key. Libraries are never unregistered: a worker may outlive static
-// destruction.
+// Makes one more library for the key. Libraries are never unregistered, because a worker may
+// outlive the destruction of static objects.
 torch::Library& library(const char* name, c10::DispatchKey key) {
   static std::mutex mutex;
   static auto* const all = new std::deque<torch::Library>;
@@ -20,7 +20,8 @@ torch::Library& library(const char* name, c10::DispatchKey key) {
   return all->back();
 }
 
-// Makes every operator that nobody intercepts fall through, once per process. Returns the key.
+// Makes every operator that has no kernel for the key fall through, once per process. Returns the
+// key.
 c10::DispatchKey falling_through() {
   [[maybe_unused]] static const bool registered = [] {
     library("_", kInterceptionKey).fallback(torch::CppFunction::makeFallthrough());

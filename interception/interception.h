@@ -1,4 +1,4 @@
-// Interception: operators seen before LibTorch runs them, without touching the modules that call
+// Interception: sees operators before LibTorch runs them, without changing the modules that call
 // them.
 //
 // LibTorch leaves a few dispatch keys to experiments. A key that is switched on for a thread lets
@@ -6,16 +6,17 @@
 // one fallback in a process, and an operator one kernel for a key. So all interception is done
 // here, and units that may want the same operator have different keys. Outermost first:
 //
-// - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators: it decides
-//   where a tensor is made. What to draw for it depends on that.
+// - kFactoryKey, in a MetaScope (meta/meta_scope.cc). One kernel for all operators decides on which
+// device a tensor is made. It comes first, because the random numbers for a tensor depend on its
+// device.
 // - kInterceptionKey, in a pipeline's cells. Kernels for single operators: random ones
 //   (gpipe/internal/operators/random_streams.cc), updates of running statistics
 //   (gpipe/internal/operators/batch_norm.cc). Every other operator falls through at no cost.
 // - kMetaAutocastKey, in a MetaAutocastScope (meta/meta_autocast.cc). One kernel for all operators:
 //   it lets autocast see meta tensors, which it would not cast.
 //
-// A kernel checks what is in force on its thread and passes on what is not for it. So all can be
-// active at once, and any may be missing in a program.
+// A kernel checks which scopes are open on its thread, and passes on operators that none of them is
+// for. So all keys can be active at once, and any may be missing in a program.
 #ifndef INTERCEPTION_INTERCEPTION_H_
 #define INTERCEPTION_INTERCEPTION_H_
 
@@ -36,7 +37,7 @@ namespace gpipe::internal {
 
 inline constexpr c10::DispatchKey kFactoryKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 inline constexpr c10::DispatchKey kInterceptionKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-// Also left to experiments; it comes just before autocast's own keys.
+// This key is also left to experiments. It comes just before autocast's own keys.
 inline constexpr c10::DispatchKey kMetaAutocastKey = c10::DispatchKey::DeferredInit;
 
 // The keys with which a kernel passes its operator on, so that the operator goes its usual way.
@@ -62,14 +63,15 @@ class Interceptor {
   explicit Interceptor(void (*add)(torch::Library& aten));
 };
 
-// The same for a key with one kernel for all operators (kFactoryKey, kMetaAutocastKey): `add` gets
+// Does so for a key with one kernel for all operators (kFactoryKey, kMetaAutocastKey): `add` gets
 // all operators, to give them that fallback.
 class FallbackInterceptor {
  public:
   FallbackInterceptor(c10::DispatchKey key, void (*add)(torch::Library& all));
 };
 
-// Calls `visit` with each operator of LibTorch's own and its name as torch::Library::impl wants it.
+// Calls `visit` with each of LibTorch's own operators and its name as torch::Library::impl wants
+// it.
 void for_each_aten_operator(
     const std::function<void(const c10::OperatorHandle& op, const char* name)>& visit);
 
@@ -83,7 +85,8 @@ class InterceptionScope {
   c10::impl::IncludeDispatchKeyGuard guard_;
 };
 
-// Inside a kernel of kInterceptionKey: the operators it calls go their usual way.
+// Used inside a kernel of kInterceptionKey: the operators that the kernel calls are not
+// intercepted.
 class InterceptionPause {
  public:
   InterceptionPause() : guard_(kInterceptionKey) {}

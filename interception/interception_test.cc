@@ -40,7 +40,7 @@ TEST(Interception, SeesOperatorsOfItsThreadInsideTheScopeAlone) {
   {
     const InterceptionScope scope;
     EXPECT_THAT(at::sgn(x), EqualsBitwise(-at::ones({3})));
-    EXPECT_TRUE(at::sgn(x).requires_grad()) << "it goes its usual way";
+    EXPECT_TRUE(at::sgn(x).requires_grad()) << "the operator is not intercepted";
     EXPECT_EQ(seen, 2);
     {
       const InterceptionPause pause;

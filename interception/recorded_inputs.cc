@@ -1,4 +1,5 @@
-// As in LibTorch's build. It must come before everything, so the target has no precompiled header.
+// The same NDEBUG as in LibTorch's build. It must come before all headers, so the target has no
+// precompiled header.
 #ifndef NDEBUG
 #define NDEBUG
 #endif

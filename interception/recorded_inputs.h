@@ -1,4 +1,4 @@
-// recorded_inputs: what an observed operator was called with.
+// recorded_inputs: the arguments with which an observed operator was called.
 #ifndef INTERCEPTION_RECORDED_INPUTS_H_
 #define INTERCEPTION_RECORDED_INPUTS_H_
 
@@ -11,13 +11,13 @@ struct RecordFunction;
 
 namespace gpipe::internal {
 
-// RecordFunction::inputs(), in every kind of build. Without NDEBUG, LibTorch's header gives the
-// class a member that inputs() reads and that the released library, built with NDEBUG, does not
-// have. Call it in a start callback.
+// Returns RecordFunction::inputs(), in every kind of build. Without NDEBUG, LibTorch's header gives
+// the class a member that inputs() reads, but the released library, built with NDEBUG, does not
+// have it. Call it in a start callback.
 c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& call);
 
-// Calls `visit` with each defined tensor in an input or output: itself, in a list, also of optional
-// ones, or in a tuple.
+// Calls `visit` with each defined tensor in an input or output. That may be a tensor, a list of
+// tensors or of optional tensors, or a tuple.
 template <typename Visit>
 void for_each_tensor_in(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {

@@ -1,4 +1,5 @@
-// Users' allocators that do not delete by address: before the first scope, and in front of it.
+// Tests users' allocators that do not free by address: one made before the first scope, and one put
+// in front of it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
@@ -22,7 +23,7 @@ using ::testing::ThrowsMessage;
 
 int64_t blocks_of_user = 0;
 
-// A block's context is a header before it, as in an allocator that keeps records.
+// The context of a block is a header before it, as in an allocator that keeps records.
 class UsersAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -49,7 +50,7 @@ class Sum final : public AllocationObserver {
   int64_t most = 0;
 };
 
-// The only test of this process, because an allocator that is put in front stays there.
+// This is the only test of its process, because an allocator that is put in front stays there.
 TEST(UsersAllocator, IsCountedOrItIsSaidThatItCannotBe) {
   static UsersAllocator first, later;
   c10::SetCPUAllocator(&first, /*priority=*/201);
@@ -68,7 +69,7 @@ TEST(UsersAllocator, IsCountedOrItIsSaidThatItCannotBe) {
   }
   c10::Allocator* const counting = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&later, /*priority=*/200);
-  EXPECT_EQ(c10::GetCPUAllocator(), counting) << "of lower priority";
+  EXPECT_EQ(c10::GetCPUAllocator(), counting) << "the user's allocator has a lower priority";
 
   c10::SetCPUAllocator(&later, /*priority=*/255);
   Sum sum;
@@ -76,10 +77,10 @@ TEST(UsersAllocator, IsCountedOrItIsSaidThatItCannotBe) {
               ThrowsMessage<std::logic_error>(HasSubstr("memory on cpu cannot be counted")));
   EXPECT_THAT([&] { AllocationScope{sum}; },
               ThrowsMessage<std::logic_error>(HasSubstr("cannot be counted")))
-      << "nor is it taken for watched";
+      << "the failed scope does not count as open";
   c10::SetCPUAllocator(counting, /*priority=*/255);
   EXPECT_NO_THROW(AllocationScope{sum});
-  EXPECT_EQ(sum.taken, 0) << "the proof is not the observer's";
+  EXPECT_EQ(sum.taken, 0) << "the observer is not told of the proof's own block";
 }
 
 }  // namespace

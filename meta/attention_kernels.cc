@@ -51,7 +51,7 @@ Tensors flash_for_cpu_backward(const Arguments& in) {
 Tensors flash_on_cuda_backward(const Arguments& in) {
   const at::Tensor query = in.tensor("query"), key = in.tensor("key"), value = in.tensor("value");
   Tensors grads = {same_as(query), same_as(key), same_as(value)};
-  // Tensors of the kernel while it runs: the query's gradient is added up in single precision, and
+  // Scratch tensors of the kernel: the query's gradient is added up in single precision, and
   // grouped heads have their gradients one by one.
   const int64_t rows = rounded_up(query.size(2), 128);
   const int64_t dim = rounded_up(query.size(3), query.size(3) <= 128 ? 32 : 64);
@@ -84,7 +84,7 @@ Tensors efficient_backward(const Arguments& in) {
     sizes.back() = rounded_up(sizes.back(), 16);
     grads[3] = made_like(bias, sizes).narrow(-1, 0, bias.size(-1));
   }
-  // Tensors of the kernel while it runs, as above.
+  // Scratch tensors of the kernel, as above.
   const at::Tensor products =
       made_like(query, {query.size(0), query.size(1), query.size(2)}, at::kFloat);
   at::Tensor sums;

@@ -64,7 +64,8 @@ struct Attention {
 
 bool has_unit_stride(const at::Tensor& x) { return x.stride(-1) == 1; }
 
-// Whether the inputs fulfill what both of CUDA's fused kernels require of dense tensors.
+// Whether the inputs meet the requirements that both of CUDA's fused kernels have for dense
+// tensors.
 bool may_be_fused_on_cuda(const Attention& a) {
   return a.all(
              [](const at::Tensor& x) { return x.dim() == 4 && x.size(0) > 0 && x.size(2) > 0; }) &&
@@ -73,7 +74,7 @@ bool may_be_fused_on_cuda(const Attention& a) {
          a.all([&](const at::Tensor& x) { return x.scalar_type() == a.query.scalar_type(); });
 }
 
-// The backend that LibTorch chooses on GPUs from the A100 on, in its default order.
+// The backend that LibTorch chooses on GPUs since the A100, in its default order.
 SDPBackend choice_on_cuda(const Attention& a) {
   const at::Context& context = at::globalContext();
   if (!may_be_fused_on_cuda(a)) return SDPBackend::math;

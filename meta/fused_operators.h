@@ -1,5 +1,5 @@
-// fused_operators: operators that LibTorch composes of others, and fuses on some devices. On meta
-// they run in the way in which they run on the target (meta_target.h).
+// fused_operators: operators that LibTorch composes of other operators, and fuses on some devices.
+// On meta they are fused or composed as on the target (meta_target.h).
 #ifndef META_FUSED_OPERATORS_H_
 #define META_FUSED_OPERATORS_H_
 

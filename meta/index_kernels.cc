@@ -38,14 +38,14 @@ Tensors embedding_backward(const Arguments& in) {
 
 constexpr int64_t kMean = 1, kMax = 2;
 
-// The results as on the CPU. The second result has the bag of each index, the third the sizes of
-// the bags, the fourth the index of each maximum.
+// The results are those of the CPU. The second result has the bag of each index, the third the
+// sizes of the bags, the fourth the index of each maximum.
 Tensors embedding_bag(const Arguments& in) {
   const at::Tensor weight = in.tensor("weight"), indices = in.tensor("indices"),
                    offsets = in.tensor("offsets"), scale = in.tensor("per_sample_weights");
   const int64_t mode = in.integer("mode");
   const int64_t bags = offsets.size(0) - in.flag("include_last_offset");
-  // Sums of float rows do not need to know the bag of each index.
+  // The bag of each index is not needed for sums of float rows.
   const bool fast = mode != kMean && mode != kMax &&
                     (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kHalf ||
                      weight.scalar_type() == at::kBFloat16) &&

@@ -28,7 +28,7 @@ namespace gpipe::internal {
 // Throws c10::Error where the schema has no argument of that name.
 class Arguments {
  public:
-  // Both arguments must outlive this object.
+  // `schema` and the values must outlive this object.
   Arguments(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> values)
       : schema_(schema), values_(values) {}
 
@@ -40,8 +40,8 @@ class Arguments {
   bool flag(const char* name) const { return (*this)[name].toBool(); }
   // Empty if the argument was not given.
   std::vector<int64_t> integers(const char* name) const;
-  // One number for each of `count` dimensions: a single number holds for all of them, and
-  // `otherwise` stands in if there is none.
+  // One number for each of `count` dimensions. A single number counts for all of them. If the
+  // argument was not given, it is `otherwise`.
   std::vector<int64_t> integers(const char* name, int64_t count,
                                 const std::vector<int64_t>& otherwise = {}) const;
   // The entry of the argument `output_mask` for this output.
@@ -86,7 +86,7 @@ at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes,
                      c10::MemoryFormat format = c10::MemoryFormat::Contiguous);
 at::Tensor made_like(const at::Tensor& x, at::IntArrayRef sizes, c10::ScalarType type);
 
-// A tensor of the sizes and type of `x`, and of its strides if it has no gaps.
+// A tensor with the sizes and type of `x`, and with its strides if `x` has no gaps.
 at::Tensor same_as(const at::Tensor& x);
 at::Tensor same_as(const at::Tensor& x, c10::MemoryFormat format);
 

@@ -9,7 +9,7 @@ using Tensors = std::vector<at::Tensor>;
 
 bool is_reduced(const Arguments& in) { return in.integer("reduction") != at::Reduction::None; }
 
-// A number, or one for each element.
+// The result is one number, or one for each element.
 Tensors element_wise_loss(const Arguments& in) {
   const at::Tensor self = in.tensor("self");
   if (is_reduced(in)) return {made_like(self, {})};
@@ -28,7 +28,7 @@ Tensors nll_loss2d(const Arguments& in) {
   return {made_like(self, sizes), made_like(self, {})};
 }
 
-// A number, or one for each sample.
+// The result is one number, or one for each sample.
 at::Tensor margin_loss(const Arguments& in) {
   const at::Tensor self = in.tensor("self");
   std::vector<int64_t> sizes;

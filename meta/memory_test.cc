@@ -1,5 +1,5 @@
-// The tensors that a model keeps on meta have as many bytes as on the CPU: outputs, tensors saved
-// by autograd, gradients.
+// Tests that the tensors that a model keeps have as many bytes on meta as on the CPU: outputs,
+// tensors saved by autograd, gradients.
 
 #include <ATen/Functions.h>
 #include <c10/core/Allocator.h>
@@ -68,8 +68,8 @@ class MetaCounter final : public Counter {
   }
 };
 
-// Counts the bytes of CPU tensors. Some of LibTorch expects the memory itself as its context, so
-// the size is kept in front of the memory.
+// Counts the bytes of CPU tensors. Some code of LibTorch expects that the context of a block is its
+// memory, so the size is kept in front of the memory.
 class CPUCounter final : public Counter {
  public:
   CPUCounter() : Counter(c10::kCPU) {}

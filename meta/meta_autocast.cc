@@ -23,7 +23,7 @@ using internal::kMetaAutocastKey;
 
 std::atomic<c10::DeviceType> type_of_scope{c10::kCPU};
 
-// A tensor that takes a meta tensor's place in front of LibTorch's autocast: it claims to be on a
+// A tensor that stands for a meta tensor while LibTorch's autocast runs: it claims to be on a
 // device of the type that this autocast is for. Every operator on it comes back here, and runs on
 // the meta tensor.
 class StandIn final : public c10::TensorImpl {
@@ -55,8 +55,8 @@ bool any_tensor(const c10::IValue& value, const Holds& holds) {
   return false;
 }
 
-// Replaces each tensor in `value` by change(tensor). A list is copied, because its owner has it,
-// too.
+// Replaces each tensor in `value` by change(tensor). A list is copied first, because its owner must
+// keep the old tensors.
 template <typename Change>
 void change_tensors(c10::IValue& value, const Change& change) {
   if (value.isTensor()) {
@@ -145,7 +145,7 @@ void autocast(const c10::OperatorHandle& op, c10::DeviceType type, Stack* stack)
   change_last(stack, op.schema().arguments().size(),
               [&](const at::Tensor& tensor) { return stand_in_of(tensor, call.device); });
   {
-    // Code that watches operators sees only those that run on the tensors behind the stand-ins.
+    // Code that watches operators must see only those that run on the meta tensors themselves.
     const c10::impl::ExcludeDispatchKeyGuard pause(kInterceptionKey);
     const at::RecordFunctionGuard recorded(false);
     const CurrentCall current(&call);

@@ -1,4 +1,5 @@
-// MetaAutocastScope: applies autocast to meta tensors, as to the tensors that they stand for.
+// MetaAutocastScope: applies autocast to meta tensors as it is applied to the tensors that they
+// stand for.
 //
 // Autocast looks at the type of a tensor's device and leaves meta tensors alone. So a model on meta
 // would keep everything in single precision, and hold no low-precision copies of its weights.
@@ -19,11 +20,12 @@ namespace gpipe {
 // are cast, for the lower-precision, the single-precision and the promoting operators alike.
 //
 // Casts are never kept, as if autocast's cache were off, which a pipeline switches off.
-//
+// Scopes nest: the innermost one counts. The type holds for the whole process, as in
+// MetaTargetScope.
 // Scopes nest: the inner one counts. The type belongs to the process, as MetaTargetScope's does.
 //
-// Thread-safety: it holds for its own thread and for those on which LibTorch goes on with that
-// thread's work (c10::ThreadLocalState); make those of different types one at a time.
+// Thread-safety: it holds for its own thread, and for threads on which LibTorch continues that
+// thread's work (c10::ThreadLocalState). Scopes of different types must not live at the same time.
 //
 // Throws c10::ValueError for types other than c10::kCPU and c10::kCUDA.
 //
@@ -39,7 +41,7 @@ class MetaAutocastScope {
   MetaAutocastScope(const MetaAutocastScope&) = delete;
   MetaAutocastScope& operator=(const MetaAutocastScope&) = delete;
 
-  // The type of the scope around the calling code on this thread; none without a scope.
+  // The type of the innermost scope on this thread; empty without a scope.
   static std::optional<c10::DeviceType> type();
 
  private:

@@ -54,8 +54,8 @@ at::Tensor on_meta(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat) {
   return at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(type));
 }
 
-// Operators of each class of LibTorch's lists, with gradients: a weight is cast, used and given a
-// gradient in its own type.
+// Operators of each class of LibTorch's lists, with gradients: a weight is cast and used, and gets
+// a gradient of its own type.
 TEST(MetaAutocast, CastsWhatItCastsOnTheCpu) {
   install_meta_kernels();
   const std::vector<testing::Case> cases = {
@@ -136,13 +136,15 @@ TEST(MetaAutocast, TakesTheListsOfItsTypeOfDevices) {
   const AutocastScope on_cuda(c10::kCUDA, at::kHalf, /*cache=*/false);
   EXPECT_EQ(at::mm(x, x).scalar_type(), at::kHalf);
   EXPECT_EQ(at::softmax(half, -1).scalar_type(), at::kFloat) << "CUDA's list, not the CPU's";
-  EXPECT_EQ(at::norm(half, 2).scalar_type(), at::kFloat) << "a dtype is appended";
+  EXPECT_EQ(at::norm(half, 2).scalar_type(), at::kFloat)
+      << "autocast adds a dtype to the arguments";
   EXPECT_EQ(at::addcmul(half, half, x).scalar_type(), at::kFloat);
-  EXPECT_THROW(at::binary_cross_entropy(half, half), c10::Error) << "autocast refuses it";
+  EXPECT_THROW(at::binary_cross_entropy(half, half), c10::Error)
+      << "autocast refuses this operator";
   {
     const MetaAutocastScope other(c10::kCPU);
     EXPECT_EQ(MetaAutocastScope::type(), c10::kCPU);
-    EXPECT_EQ(at::mm(x, x).scalar_type(), at::kFloat) << "nobody has enabled the CPU's autocast";
+    EXPECT_EQ(at::mm(x, x).scalar_type(), at::kFloat) << "the CPU's autocast is not enabled";
     const AutocastScope on_cpu(c10::kCPU, at::kBFloat16, /*cache=*/false);
     EXPECT_EQ(at::mm(x, x).scalar_type(), at::kBFloat16);
     EXPECT_EQ(at::softmax(half, -1).scalar_type(), at::kHalf);
@@ -159,7 +161,8 @@ TEST(MetaAutocast, HoldsInItsScopeWhereAutocastIsEnabled) {
   {
     const MetaAutocastScope scope(c10::kCPU);
     EXPECT_EQ(at::mm(x, x).scalar_type(), at::kBFloat16);
-    EXPECT_EQ(at::mm(real, real).scalar_type(), at::kBFloat16) << "tensors with values as before";
+    EXPECT_EQ(at::mm(real, real).scalar_type(), at::kBFloat16)
+        << "tensors with values are cast as before";
     {
       at::autocast::set_autocast_enabled(c10::kCPU, false);
       EXPECT_EQ(at::mm(x, x).scalar_type(), at::kFloat);
@@ -194,7 +197,7 @@ TEST(MetaAutocast, WatchersSeeTheOperatorsThatTheySeeOnTheCpu) {
   const std::vector<std::string> on_cpu = seen(c10::kCPU);
   EXPECT_EQ(on_cpu.front(), "aten::mm");
   std::vector<std::string> on_meta = seen(c10::kMeta);
-  // How a cast is made of smaller operators is the CPU's matter.
+  // The CPU makes a cast of smaller operators, which need not be the same on meta.
   const auto without_details = [](std::vector<std::string> all) {
     std::vector<std::string> kept;
     for (const std::string& name : all) {

@@ -44,7 +44,7 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
   void record(void** event, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/,
               c10::EventFlag /*flag*/) const override {
     static char recorded;
-    *event = &recorded;  // not null: an event that was recorded
+    *event = &recorded;  // not null, so it counts as an event that was recorded
   }
   void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
   bool queryEvent(void* /*event*/) const override { return true; }
@@ -58,7 +58,7 @@ struct MetaDevices final : c10::impl::NoOpDeviceGuardImpl<c10::kMeta> {
   }
 };
 
-// LibTorch makes a range by a kernel that leaves `meta` alone, but takes `meta:1` for a device with
+// LibTorch makes a range by a kernel that accepts `meta`, but takes `meta:1` for a device with
 // values. So the range is made on `meta`, and only its shape is used.
 template <typename Make>
 at::Tensor& shape_only(at::Tensor& out, const Make& make) {
@@ -129,7 +129,7 @@ void install_meta_devices() {
   static const bool installed = [] {
     internal::install_allocators();
     static const internal::Interceptor ranges(&add_ranges);
-    // LibTorch keeps the pointer until the process ends.
+    // LibTorch keeps this pointer until the process ends.
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kMeta)] = new MetaDevices;
     return true;
   }();

@@ -24,7 +24,7 @@ inline constexpr int64_t kMostMetaDevices = 127;
 //
 // Ranges (arange, linspace) work on these devices in a pipeline's cells only.
 //
-// A pipeline that computes on them gives NaN as its loss; see also install_meta_kernels().
+// The loss of a pipeline that computes on them is NaN; see also install_meta_kernels().
 //
 // Example:
 //   install_meta_devices();
@@ -33,7 +33,7 @@ inline constexpr int64_t kMostMetaDevices = 127;
 void install_meta_devices();
 
 // While the scope lives, this thread's current meta device is `meta`, without an index. A
-// c10::DeviceGuard leaves that as it is.
+// c10::DeviceGuard does not change that.
 class PlainMetaScope {
  public:
   PlainMetaScope();

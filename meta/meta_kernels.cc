@@ -40,8 +40,8 @@ class Boxed final : public c10::OperatorKernel {
   MetaKernel kernel_;
 };
 
-// Whether two meta tensors are equal. That is known only if they are the same memory, which is what
-// attention asks: it finds out so whether it was given one tensor three times.
+// Whether two meta tensors are equal. That is known only if they have the same memory. Attention
+// asks for it, to find out whether it was given one tensor three times.
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();

@@ -16,10 +16,10 @@ namespace gpipe {
 //
 // Call it before threads run operators on meta tensors. A second call does nothing.
 //
-// Results are those of the CPU. In a MetaTargetScope for CUDA (meta_target.h), the results of
-// attention, LSTM and dropout are those of CUDA; docs/design/meta.md lists where else CUDA keeps
-// more or less. Tensors that only a kernel needs, while it runs, mostly do not exist. Tensors are
-// equal (at::equal) if they are the same memory.
+// Results have the shapes and types that they have on the CPU. In a MetaTargetScope for CUDA
+// (meta_target.h), the results of attention, LSTM and dropout are those of CUDA;
+// docs/design/meta.md lists other operators for which CUDA keeps more or less. Scratch tensors of a
+// kernel mostly do not exist. Tensors are equal (at::equal) if they have the same memory.
 //
 // Throws nothing. Operators that return values (item), or whose output size depends on values
 // (nonzero, masked_select, unique, an index of booleans), cannot run on meta. They throw as before:

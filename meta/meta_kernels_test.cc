@@ -26,7 +26,7 @@ at::Tensor on_meta(at::IntArrayRef sizes, at::ScalarType type = at::kFloat) {
 // An operator that this process has registered first. Unlike LibTorch's, its result is a vector.
 at::Tensor other_relu(const at::Tensor& self) { return at::empty({self.numel()}, self.options()); }
 
-// The kernels are installed once in a process, so all that is about installing is in one test.
+// The kernels are installed once in a process, so all checks of installing are in one test.
 TEST(InstallMetaKernels, AddsWhatIsMissingAndReplacesNothing) {
   EXPECT_THROW(at::hardswish(on_meta({2, 3})), c10::Error);
   static torch::Library earlier(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
@@ -52,7 +52,7 @@ TEST(InstallMetaKernels, LeavesNoMemoryAndNoTime) {
   EXPECT_EQ(x.grad().numel(), n * n * n);
 }
 
-// Attention has other weights for one tensor than for three.
+// Attention takes other weights if it is given one tensor three times.
 TEST(InstallMetaKernels, OneTensorEqualsItselfAndNoOther) {
   install_meta_kernels();
   const at::Tensor x = on_meta({2, 3});

@@ -18,20 +18,21 @@ using internal::after_interception;
 using internal::FallbackInterceptor;
 using internal::kFactoryKey;
 
-// The position of the argument `device`, if it is left open and no other argument determines it.
+// The position of the argument `device`, if the caller did not give it and no other argument
+// determines it.
 std::optional<size_t> open_device(const std::vector<c10::Argument>& schema,
                                   c10::ArrayRef<c10::IValue> values) {
   std::optional<size_t> found;
   for (size_t i = 0; i < schema.size(); ++i) {
-    // The result follows the tensors that are given.
+    // A tensor is given, so the result is made on its device.
     if (values[i].isTensor() || values[i].isTensorList()) return std::nullopt;
     if (schema[i].name() == "device" && values[i].isNone()) found = i;
   }
   return found;
 }
 
-// Whether the operator can make its result on meta. One without any of these kernels has LibTorch's
-// fallback for meta tensors, which throws.
+// Whether the operator can make its result on meta. An operator without any of these kernels has
+// LibTorch's fallback for meta tensors, which throws.
 bool has_meta_form(const c10::OperatorHandle& op) {
   for (const c10::DispatchKey key :
        {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
@@ -52,8 +53,8 @@ at::Tensor meta_randperm(const std::vector<c10::Argument>& schema,
   return at::empty({values[0].toInt()}, at::TensorOptions(dtype).device(at::kMeta));
 }
 
-// Runs in place of every operator. Operators that it calls in turn go their usual way, as if there
-// were no scope: a kernel may need memory of its own.
+// Runs in place of every operator. The operators that it calls run as if there were no scope,
+// because a kernel may need memory.
 void on_meta(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard once(kFactoryKey);
   const std::vector<c10::Argument>& schema = op.schema().arguments();

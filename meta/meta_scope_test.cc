@@ -221,8 +221,8 @@ TEST(MetaScope, WhatHasADeviceStaysThereAsDoesData) {
   EXPECT_EQ(torch::tensor({1.0f, 2.0f})[1].item<float>(), 2);
 }
 
-// Kernels, here those of an LSTM, of nonzero and of the norm's backward, make tensors for
-// themselves: these need memory.
+// These kernels (of an LSTM, of nonzero, of the norm's backward) make tensors of their own, which
+// need memory.
 TEST(MetaScope, OperatorsOnRealTensorsAreWhatTheyAreOutside) {
   nn::LSTM lstm(3, 4);
   nn::BatchNorm1d norm(4);

@@ -1,4 +1,4 @@
-// The networks of //models on meta: whole training steps.
+// Tests the networks of //models on meta: whole training steps.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(ModelsOnMeta, UNetTrains) {
     return models::unet(models::UNetOptions().depth(2).num_convs(2).base_channels(4));
   };
   EXPECT_TRUE(same_on_meta(training(make, {2, 3, 32, 32}, false)));
-  // An odd size, so that the popped tensor is larger.
+  // The size is odd, so that the popped tensor is larger.
   EXPECT_TRUE(same_on_meta(training(make, {2, 3, 33, 35}, false)));
 }
 
@@ -111,7 +111,7 @@ TEST(ModelsOnMeta, TransformersTrain) {
   }
 }
 
-// A batch on the CPU would take minutes and tens of gigabytes.
+// On the CPU these batches would take minutes and tens of gigabytes.
 TEST(ModelsOnMeta, PublishedSizesTrainInSeconds) {
   const auto step = [](const Make& make, std::vector<int64_t> sizes, bool classifies) {
     Trial trial(/*on_meta=*/true);

@@ -33,6 +33,14 @@ at::Tensor parameter_grad(const at::Tensor& parameter, const at::Tensor& input,
 Tensors batch_norm_backward(const Arguments& in) {
   const at::Tensor input = in.tensor("input"), weight = in.tensor("weight");
   Tensors grads(3);
+  // The CPU's kernel makes this gradient twice if it gets tensors without gaps in one format.
+  at::Tensor first;
+  const c10::MemoryFormat format = input.suggest_memory_format();
+  const at::Tensor output_grad = in.tensor("grad_out");
+  if (in.wants(0) && meta_target() == c10::kCPU && input.is_contiguous(format) &&
+      output_grad.is_contiguous(format)) {
+    first = same_as(input, format);
+  }
   if (in.wants(0)) grads[0] = same_as(input, input.suggest_memory_format());
   for (const int64_t k : {1, 2}) {
     if (in.wants(k)) grads[k] = parameter_grad(weight, input, {input.size(1)});

@@ -46,7 +46,7 @@ TEST(NormKernels, AreAsOnTheCPU) {
                          return {at::batch_norm(x(trial), scale(trial, {4}), scale(trial, {4}), {},
                                                 {}, true, 0.1, 1e-5, true)};
                        }});
-      // Channels stay last on the CPU only: LibTorch makes the input of any other device
+      // Channels stay last on the CPU only. For any other device LibTorch makes the input
       // contiguous.
       if (format == c10::MemoryFormat::Contiguous)
         cases.push_back({c10::str("group norm", input_text, affine), [=](Trial& trial) -> Tensors {

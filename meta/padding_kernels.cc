@@ -26,7 +26,8 @@ Tensors reflection_pad2d(const Arguments& in) {
   return {made_like(input, sizes, input.suggest_memory_format())};
 }
 
-// How many places a window of `kernel` has along each dimension of an image of these sizes.
+// The number of places along each dimension of an image of these sizes at which a window of
+// `kernel` fits.
 int64_t windows(const Arguments& in, at::IntArrayRef image) {
   const std::vector<int64_t> kernel = in.integers("kernel_size", 2),
                              dilation = in.integers("dilation", 2),
@@ -74,7 +75,7 @@ Tensors grid_sampler(const Arguments& in) {
 Tensors grid_sampler_backward(const Arguments& in) {
   Tensors grads(2);
   if (in.wants(0)) grads[0] = same_as(in.tensor("input"), c10::MemoryFormat::Contiguous);
-  // Every kernel makes this gradient, wanted or not.
+  // Every kernel makes this gradient, whether it is wanted or not.
   grads[1] = same_as(in.tensor("grid"), c10::MemoryFormat::Contiguous);
   return grads;
 }

@@ -32,7 +32,7 @@ std::vector<MetaKernel> pointwise_kernels() {
       broadcast("hardtanh_backward", {"grad_output", "self"}),
       {"log_sigmoid_forward",
        [](const Arguments& in) -> Tensors {
-         // The CPU keeps exp(-|x|), CUDA nothing.
+         // The CPU keeps exp(-|x|) for the backward; CUDA keeps nothing.
          const at::Tensor self = in.tensor("self");
          return {same_as(self, c10::MemoryFormat::Contiguous),
                  same_as(self, c10::MemoryFormat::Contiguous)};

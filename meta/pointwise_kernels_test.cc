@@ -16,7 +16,7 @@ using testing::expect_same_on_meta;
 using testing::Trial;
 using Tensors = std::vector<at::Tensor>;
 
-// Orders of strides, gaps among them, and no elements.
+// Inputs with several orders of strides, with gaps, and without elements.
 const std::vector<std::pair<const char*, std::function<at::Tensor(Trial&)>>> kLayouts = {
     {" contiguous",
      [](Trial& trial) {
@@ -67,7 +67,7 @@ void expect_same_in_each_layout(const std::vector<std::pair<const char*, Functio
   expect_same_on_meta(cases);
 }
 
-// Functions that write to their argument take no temporary one.
+// These functions write to their argument, so it must not be a temporary tensor.
 template <typename... Arguments>
 at::Tensor in_place(at::Tensor& (*function)(at::Tensor&, const Arguments&...), at::Tensor x,
                     std::common_type_t<Arguments>... arguments) {

@@ -5,14 +5,14 @@
 
 #include "meta/kernel.h"
 
-// Inputs have their channels and space last, with a batch before them or none.
+// In all inputs channels and space come last. A batch may come before them.
 
 namespace gpipe::internal {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The sizes of `x` with others for its last dimensions.
+// The sizes of `x`, with `last` for its last dimensions.
 std::vector<int64_t> with_last(const at::Tensor& x, const std::vector<int64_t>& last) {
   std::vector<int64_t> sizes = x.sizes().vec();
   std::copy(last.begin(), last.end(), sizes.end() - static_cast<int64_t>(last.size()));

@@ -2,7 +2,7 @@
 
 #include "meta/kernel.h"
 
-// Nothing is drawn on meta, and no generator moves.
+// On meta no numbers are drawn, and the generators stay as they are.
 
 namespace gpipe::internal {
 namespace {

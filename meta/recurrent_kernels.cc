@@ -15,15 +15,15 @@ int64_t rounded_up(int64_t size, int64_t multiple) {
 }
 int64_t pages(int64_t numbers) { return rounded_up(numbers * kNumber, kPage); }
 
-// The length of a row in oneDNN's memory: a multiple of `step`, and rows are not all in one set of
-// a cache.
+// The length of a row in oneDNN's memory. It is a multiple of `step`, chosen so that the rows are
+// not all in one set of a cache.
 int64_t row(int64_t size, int64_t step = 16) {
   const int64_t length = rounded_up(size, step);
   return length % 256 == 0 ? length + 16 : length;
 }
 
-// A layer of an LSTM in one direction. How much memory oneDNN keeps and takes was found by asking
-// it for many sizes; the parts are its own (docs/design/meta.md).
+// A layer of an LSTM in one direction. The memory that oneDNN keeps and takes was found by trying
+// many sizes; its division into parts is our reading (docs/design/meta.md).
 struct Lstm {
   int64_t steps, batch, inputs, hidden;
 

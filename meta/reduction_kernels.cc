@@ -11,7 +11,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The sizes of `x` without these dimensions (none: all), or with ones in their place.
+// The sizes of `x` without these dimensions (none given: without all), or with ones in their
+// places.
 std::vector<int64_t> reduced(const at::Tensor& x, std::vector<int64_t> dims, bool keep) {
   for (int64_t& dim : dims) dim = at::maybe_wrap_dim(dim, x.dim());
   std::vector<int64_t> sizes;
@@ -122,7 +123,7 @@ std::vector<MetaKernel> reduction_kernels() {
       {"nanmedian.dim_values", chosen_into},
       {"kthvalue.values", chosen_into},
       {"mode", chosen},
-      // These two only fill tensors that their caller has made.
+      // These two operators only fill tensors that their caller has made.
       {"_cummax_helper", [](const Arguments&) { return Tensors(); }},
       {"_cummin_helper", [](const Arguments&) { return Tensors(); }},
       {"_cdist_forward", cdist},

@@ -70,11 +70,11 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                        : written_out_attention(queries, keys, values, hidden, options);
 }
 
-at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
-                           const at::Tensor& keys, const at::Tensor& values,
-                           const AttentionOptions& options) {
-  const at::Tensor theirs = at::arange(keys.size(2), places.options()), own = places.unsqueeze(2);
-  at::Tensor hidden = theirs.gt(own);
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
+                           const at::Tensor& queries, const at::Tensor& keys,
+                           const at::Tensor& values, const AttentionOptions& options) {
+  const at::Tensor theirs = key_places.unsqueeze(1), own = places.unsqueeze(2);
+  at::Tensor hidden = theirs.gt(own).logical_or(theirs.lt(0));
   if (options.window > 0) hidden = hidden.logical_or(theirs.le(own - options.window));
   hidden = hidden.unsqueeze(1);
   return options.fused ? fused_attention(queries, keys, values, hidden, options)

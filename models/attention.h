@@ -28,11 +28,11 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const AttentionOptions& options);
 
 // The same for tokens that continue a text: queries (N, heads, T, D) of the tokens at `places`, (N,
-// T), with keys and values (N, kv_heads, S, D) of the places 0 to S - 1. A token sees the places up
-// to its own.
-at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& queries,
-                           const at::Tensor& keys, const at::Tensor& values,
-                           const AttentionOptions& options);
+// T), with keys and values (N, kv_heads, S, D) of `key_places`, (N or 1, S). A token sees the
+// places from 0 up to its own.
+at::Tensor attention_up_to(const at::Tensor& places, const at::Tensor& key_places,
+                           const at::Tensor& queries, const at::Tensor& keys,
+                           const at::Tensor& values, const AttentionOptions& options);
 
 // The place of each token in its document, (N, T), for documents that lie one behind another: 0 at
 // the first token of a row and wherever the number changes.

@@ -88,8 +88,8 @@ TEST(CausalAttention, KnowsScalesCapsAndWindows) {
         }
         const at::Tensor want = by_hand(queries, keys, values, {}, options).narrow(2, 3, 2);
         const at::Tensor places = at::arange(3, 5).expand({2, 2});
-        const at::Tensor have =
-            attention_up_to(places, queries.narrow(2, 3, 2), keys, values, options);
+        const at::Tensor have = attention_up_to(places, at::arange(5).unsqueeze(0),
+                                                queries.narrow(2, 3, 2), keys, values, options);
         EXPECT_LT((have - want).abs().max().item<double>(), 1e-13) << window;
       }
     }
@@ -110,9 +110,20 @@ TEST(AttentionUpTo, IsThatOfTheLastTokens) {
         places.push_back(at::arange(begins[row], begins[row] + 2));
         of_those.push_back(want[row].narrow(1, begins[row], 2));
       }
-      const at::Tensor have =
-          attention_up_to(at::stack(places), at::stack(some), keys, values, fused(by_libtorch));
+      const at::Tensor have = attention_up_to(at::stack(places), at::arange(5).unsqueeze(0),
+                                              at::stack(some), keys, values, fused(by_libtorch));
       EXPECT_LT((have - at::stack(of_those)).abs().max().item<double>(), 1e-13);
+      // Empty places are not seen, in whatever order keys lie.
+      const at::Tensor order = at::tensor({-1, 3, 0, 4, 2, 1, -5}, at::kLong);
+      const at::Tensor from = order.clamp_min(0);
+      EXPECT_LT((attention_up_to(at::stack(places), order.unsqueeze(0), at::stack(some),
+                                 keys.index_select(2, from), values.index_select(2, from),
+                                 fused(by_libtorch)) -
+                 at::stack(of_those))
+                    .abs()
+                    .max()
+                    .item<double>(),
+                1e-13);
     }
   }
 }

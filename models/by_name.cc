@@ -76,7 +76,7 @@ std::vector<int64_t> groups_of(const std::string& name, const std::vector<int64_
                     "any other by the blocks of its groups, such as resnet:3,4,23,3");
 }
 
-// "gpt2:small", or its numbers.
+// Reads "gpt2:small", or a name with the numbers of the model.
 TransformerOptions language_model(const std::string& name, const std::string& family,
                                   const std::string& list) {
   const std::string size = absl::AsciiStrToLower(list);
@@ -132,7 +132,7 @@ std::function<torch::nn::Sequential()> named(const std::string& name,
   };
 }
 
-// "hf:FOLDER" or "hf:FOLDER,T".
+// Reads "hf:FOLDER" or "hf:FOLDER,T".
 NamedModel of_folder(const std::string& name) {
   std::string folder = name.substr(name.find(':') + 1);
   absl::StripAsciiWhitespace(&folder);

@@ -60,7 +60,7 @@ struct Family {
 const std::vector<Family>& families();
 // Returns null if there is no such family.
 const Family* family_of(const std::string& model_type);
-// "'gemma', 'gpt2' or 'llama'"
+// The names as text: "'gemma', 'gpt2' or 'llama'".
 std::string family_names();
 
 }  // namespace gpipe::models::internal

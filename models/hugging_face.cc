@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -170,12 +172,15 @@ std::vector<Part> parts_of(const TransformerOptions& options, const torch::nn::M
 // --- reading
 
 std::string text_of(const fs::path& path) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file.is_open()) text << file.rdbuf();
   // The state of `text` does not tell a failed read: an empty file sets its failbit, too.
   if (!file.is_open() || file.bad() || fs::is_directory(path)) {
-    throw std::runtime_error("cannot read " + path.string());
+    const int error = errno;
+    throw std::runtime_error("cannot read " + path.string() +
+                             (error != 0 ? ": " + std::generic_category().message(error) : ""));
   }
   return text.str();
 }
@@ -286,7 +291,7 @@ std::string found_name(const Weights& weights, const Family& family, const std::
   return name == kHead && weights.has(family.old_head) ? family.old_head : "";
 }
 
-// "'a', 'b' and 7 more"
+// The names as text, like "'a', 'b' and 7 more".
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
   std::string text;
@@ -403,7 +408,8 @@ std::vector<at::ScalarType> types_of(std::vector<Part>& parts, const Family& fam
       const std::string name = found_name(*source, family, part.name);
       if (!name.empty()) part.name = name;
       if (how.type().has_value() || name.empty()) {
-        // Not in the source, because the model differs: the source's head was tied, for example.
+        // The source does not have this tensor, because the model differs: the source's head was
+        // tied, for example.
         types.push_back(how.type().value_or(part.values.scalar_type()));
       } else {
         check_type(*source, name);

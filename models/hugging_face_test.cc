@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -439,6 +440,66 @@ TEST(HuggingFace, DamagedFoldersAreRefused) {
   expect_refused([&] { loaded(folder); }, second);
   fs::remove(folder / "model.safetensors.index.json");
   expect_refused([&] { loaded(folder); }, "there is neither model.safetensors nor");
+}
+
+// For its life root has no more rights than others.
+class Nobody {
+ public:
+  Nobody() : before_(geteuid()) { has_no_rights = before_ != 0 || seteuid(65534) == 0; }
+  ~Nobody() { (void)!seteuid(before_); }
+  bool has_no_rights;
+
+ private:
+  uid_t before_;
+};
+
+// A folder of its own with the files of the golden Llama.
+fs::path copy_of_llama() {
+  const fs::path folder = scratch();
+  for (const auto& entry : fs::directory_iterator(golden_folder("llama"))) {
+    fs::copy_file(entry.path(), folder / entry.path().filename());
+  }
+  return folder;
+}
+
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+TEST(HuggingFace, AMissingShardIsNamedAndNothingIsLoaded) {
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  auto model = transformer(options);
+  const std::vector<at::Tensor> before = copies_of(model->parameters());
+  const fs::path folder = copy_of_llama();
+  const fs::path second = folder / "model-00002-of-00002.safetensors";
+  fs::remove(second);
+  expect_refused([&] { load_hugging_face(folder, options, *model); },
+                 second.string() + ": No such file");
+  EXPECT_THAT(model->parameters(), EqualsBitwise(before));
+}
+
+TEST(HuggingFace, AFolderWithoutRightsIsNamedAndNothingIsLoaded) {
+  if (!Nobody().has_no_rights) GTEST_SKIP() << "root cannot become another user here";
+  const TransformerOptions options = read_config(golden_folder("llama"));
+  auto model = transformer(options);
+  const std::vector<at::Tensor> before = copies_of(model->parameters());
+  const fs::path folder = copy_of_llama();
+  fs::permissions(folder, fs::perms::none);
+  {
+    const Nobody nobody;
+    const std::string path = folder.string();
+    expect_refused([&] { read_config(folder); },
+                   "cannot read " + path + "/config.json: Permission denied");
+    expect_refused([&] { load_hugging_face(folder, options, *model); },
+                   "cannot load the weights of " + path);
+    expect_refused([&] { load_hugging_face(folder, options, *model); }, "Permission denied");
+    expect_refused([&] { save_hugging_face(folder, options, *model); }, path);
+    expect_refused([&] { save_hugging_face(folder / "new", options, *model); }, path + "/new");
+  }
+  fs::permissions(folder, fs::perms::owner_all);
+  EXPECT_THAT(model->parameters(), EqualsBitwise(before));
 }
 
 TEST(HuggingFace, AModuleOfOtherOptionsIsTheCallersMistake) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "models/layer_cache.h"
 #include "models/packed_layers.h"
@@ -48,9 +49,11 @@ KvCache::KvCache(torch::nn::Module& model, int64_t rows, int64_t length)
   plan_->rows = rows;
   plan_->length = length;
   plan_->begins.assign(rows, -1);
+  plan_->half.assign(rows, 0);
   tokens_.assign(rows, 0);
+  before_.assign(rows, -1);
   for (const auto& layer : layers_) {
-    caches_.push_back(std::make_shared<LayerCache>(plan_));
+    caches_.push_back(std::make_shared<LayerCache>(plan_, layer->kind().window()));
     layer->use_cache(caches_.back());
   }
   embeddings_[0]->use_cache_plan(plan_);
@@ -92,7 +95,7 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
                       ", the tokens of a row of ids, got ", length);
     padded |= length < tokens;
   }
-  std::vector<int64_t> begins(tokens_.size(), -1), ends(tokens_.size(), 0);
+  std::vector<int64_t> begins(tokens_.size(), -1), ends(tokens_.size(), 0), half = plan_->half;
   int64_t seen = 0;
   for (const int64_t row : rows) {
     check_row(row);
@@ -107,12 +110,20 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
   for (size_t i = 0; i < rows.size(); ++i) {
     firsts.push_back(rows[i] * plan_->length + tokens_[rows[i]]);
     ends[rows[i]] = tokens_[rows[i]] + lengths[i];
+    half[rows[i]] = 1 - half[rows[i]];
   }
   // Allocated before any count changes: a device may have no memory.
   const at::Tensor slots =
       (at::tensor(firsts, at::kLong).unsqueeze(1) + at::arange(tokens)).to(ids.device());
+  const at::Tensor half_on_device =
+      window() > 0 ? at::tensor(half, at::kLong).to(ids.device()) : at::Tensor();
   plan_->ends_on_device = padded ? at::tensor(ends, at::kLong).to(ids.device()) : at::Tensor();
-  for (const int64_t row : rows) tokens_[row] = ends[row];
+  plan_->half_on_device = half_on_device;
+  for (const int64_t row : rows) {
+    before_[row] = tokens_[row];
+    tokens_[row] = ends[row];
+  }
+  plan_->half = std::move(half);
   plan_->nothing_before = seen == tokens;
   plan_->tokens = tokens;
   plan_->seen = seen;
@@ -130,8 +141,27 @@ void KvCache::truncate(int64_t row, int64_t tokens) {
   check_row(row);
   TORCH_CHECK_VALUE(tokens >= 0 && tokens <= tokens_[row], "row ", row, " of the KvCache has ",
                     tokens_[row], " tokens, and cannot be cut to ", tokens);
-  for (const auto& cache : caches_) cache->clear(row, tokens);
+  const bool undone = before_[row] >= 0 && tokens <= before_[row];
+  const int64_t now = undone ? before_[row] : tokens_[row], kept = window() - 1;
+  TORCH_CHECK_VALUE(
+      kept < 0 || now <= kept || tokens == 0 || tokens == now, "row ", row, " of the KvCache has ",
+      tokens_[row], " tokens, and layers with a window of ", kept + 1,
+      " have forgotten what is before token ", tokens, "; cut it to 0 and give its text again",
+      before_[row] > 0 ? ", or to " + std::to_string(before_[row]) + ", as before its last call"
+                       : "");
+  if (undone) plan_->half[row] = 1 - plan_->half[row];
+  if (tokens < tokens_[row]) before_[row] = -1;
+  for (const auto& cache : caches_) cache->clear(row, now, tokens);
   tokens_[row] = tokens;
+}
+
+int64_t KvCache::window() const {
+  int64_t shortest = 0;
+  for (const auto& cache : caches_) {
+    if (!cache->keeps_window()) continue;
+    shortest = shortest > 0 ? std::min(shortest, cache->window()) : cache->window();
+  }
+  return shortest;
 }
 
 int64_t KvCache::rows() const { return plan_->rows; }
@@ -150,7 +180,11 @@ void KvCache::check_row(int64_t row) const {
 
 int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
                        at::ScalarType type) {
-  return 2 * options.num_layers() * rows * length * options.kv_heads() * options.size_of_head() *
+  int64_t places = 0;
+  for (int64_t block = 0; block < options.num_layers(); ++block) {
+    places += internal::kept_places(options.block().kind_of(block).window(), length);
+  }
+  return 2 * places * rows * options.kv_heads() * options.size_of_head() *
          static_cast<int64_t>(c10::elementSize(type));
 }
 

@@ -31,7 +31,9 @@ struct CachePlan;
 // computed when the text was shorter.
 //
 // Each attention layer keeps what it computes, on its own device: a pipeline sends no more than in
-// training, and micro-batches are told apart by the rows that inputs() names.
+// training, and micro-batches are told apart by the rows that inputs() names. A layer with a window
+// of W keeps 2 * (W - 1) places of a row, or all, whichever is less: what the tokens of the last
+// call saw, and what the next one will see.
 //
 // Requirements: the model is made with packed(true), is in evaluation mode and called without
 // gradients. A model has one cache at a time; several texts are rows of one cache. With several
@@ -77,7 +79,9 @@ class KvCache {
   int64_t tokens(int64_t row) const;
   // Keeps only the first `tokens` tokens of a row: to begin anew (0), to continue from an earlier
   // place, and after a call that failed or was not made, whose tokens are not there. (Without it,
-  // the next call throws, on the CPU.) Throws c10::ValueError for more tokens than the row has.
+  // the next call throws, on the CPU.) Throws c10::ValueError for more tokens than the row has; and
+  // if a layer has forgotten what a window before this place shows: 0 is always possible, and once
+  // after each call the number before it.
   void truncate(int64_t row, int64_t tokens);
 
   int64_t rows() const;
@@ -87,17 +91,20 @@ class KvCache {
 
  private:
   void check_row(int64_t row) const;
+  // The shortest window of which a layer keeps no more; 0: there is none.
+  int64_t window() const;
 
   std::shared_ptr<internal::CachePlan> plan_;
   std::vector<int64_t> tokens_;  // [row]
+  std::vector<int64_t> before_;  // [row] the same before its last call; -1: that is undone
   // The model's layers. The destructor takes the cache away from them.
   std::vector<std::shared_ptr<internal::AttentionLayerImpl>> layers_;
   std::vector<std::shared_ptr<internal::TokenEmbeddingImpl>> embeddings_;
   std::vector<std::shared_ptr<internal::LayerCache>> caches_;  // [attention layer]
 };
 
-// The bytes of a cache of all layers: 2 * num_layers * rows * length * kv_heads * size_of_head
-// numbers. A stage has the part of its layers.
+// The bytes of a cache of all layers: 2 * rows * kv_heads * size_of_head numbers for each place
+// that a layer keeps (`length` without a window). A stage has the part of its layers.
 int64_t kv_cache_bytes(const TransformerOptions& options, int64_t rows, int64_t length,
                        at::ScalarType type = at::kFloat);
 

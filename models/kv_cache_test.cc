@@ -1,5 +1,6 @@
 #include "models/kv_cache.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -49,6 +50,13 @@ at::Tensor random_ids(int64_t rows, int64_t tokens) {
 
 at::Tensor whole(torch::nn::Sequential& model, const at::Tensor& ids) {
   return model->forward(Tensors{ids, at::zeros_like(ids)});
+}
+
+TransformerOptions without_windows(TransformerOptions options) {
+  auto kinds = options.block().kinds();
+  for (LayerKind& kind : kinds) kind.window(0);
+  options.block().kinds(kinds);
+  return options;
 }
 
 double apart(const at::Tensor& a, const at::Tensor& b) {
@@ -154,6 +162,132 @@ TEST(KvCache, PositionsThatDependOnTheLengthAreThoseOfTheTextSoFar) {
   }
 }
 
+// Two layers with this window and one without.
+TransformerOptions windowed(int64_t window) {
+  TransformerOptions options = small(TransformerKind::kLlama).num_layers(3);
+  options.block().kinds({LayerKind().window(window), LayerKind()}).kind_of_block({0, 1, 0});
+  return options;
+}
+
+TEST(KvCache, WindowsKeepNoMoreThanTheySee) {
+  const at::NoGradGuard no_grad;
+  for (const int64_t window : {1, 2, 3, 5, 12, 13, 30}) {
+    SCOPED_TRACE(window);
+    const TransformerOptions options = windowed(window);
+    auto model = make(options);
+    model->to(at::kDouble);
+    const at::Tensor ids = random_ids(3, 24), want = whole(model, ids);
+    // Pieces that are longer than the window, and shorter.
+    for (const std::vector<int64_t>& pieces :
+         {std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+          {7, 2, 1, 1, 6, 1, 4, 2},
+          {2, 3, 13, 1, 5},
+          {24}}) {
+      KvCache cache(*model, 4, 24);
+      int64_t begin = 0;
+      for (const int64_t tokens : pieces) {
+        const std::vector<at::Tensor> inputs =
+            cache.inputs(ids.narrow(1, begin, tokens), {3, 0, 2});
+        const at::Tensor logits = model->forward(inputs);
+        EXPECT_LE(apart(logits, want.narrow(1, begin, tokens)), 5e-5) << "from " << begin;
+        EXPECT_THAT(model->forward<at::Tensor>(inputs), EqualsBitwise(logits)) << "once more";
+        begin += tokens;
+      }
+      const int64_t place = 2 * 8 * 4 * int64_t{8};  // keys and values of four rows
+      EXPECT_EQ(cache.bytes(), place * (24 + 2 * std::min<int64_t>(2 * (window - 1), 24)));
+      EXPECT_EQ(cache.bytes(), kv_cache_bytes(options, 4, 24, at::kDouble));
+    }
+  }
+}
+
+// Both ways draw with the same numbers, and give the same text.
+TEST(KvCache, TextsAreThoseOfWholeForwards) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t> rows = {0, 1, 2, 3}, lengths = {2, 9, 1, 5};
+  constexpr int64_t kNew = 10;
+  for (const int64_t window : {1, 3, 6, 40}) {
+    for (const bool sampled : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "window " << window << ", sampled " << sampled);
+      GPipe pipe(make(windowed(window)), GPipeOptions({3, 4, 2}).chunks(2));
+      auto plain = make(windowed(window));
+      pipe->to(at::kDouble);
+      plain->to(at::kDouble);
+      const at::Tensor prompts = random_ids(4, 9);
+      // Of its own, because a pipeline draws from the default one.
+      at::Generator generator = at::detail::createCPUGenerator(3);
+      const auto choose = [&](const at::Tensor& logits) {  // (rows, 23)
+        return sampled ? at::multinomial(logits.div(4).softmax(-1), 1, false, generator)
+                       : logits.argmax(-1, /*keepdim=*/true);
+      };
+      std::vector<at::Tensor> texts;
+      for (const int64_t row : rows) texts.push_back(prompts[row].narrow(0, 0, lengths[row]));
+      for (int64_t i = 0; i < kNew; ++i) {
+        std::vector<at::Tensor> logits;
+        for (const at::Tensor& text : texts)
+          logits.push_back(whole(plain, text.unsqueeze(0))[0][-1]);
+        const at::Tensor next = choose(at::stack(logits));
+        for (const int64_t row : rows) texts[row] = at::cat({texts[row], next[row]});
+      }
+      generator.set_current_seed(3);
+      KvCache cache(*pipe, 4, 20);
+      const at::Tensor last = at::tensor(lengths, at::kLong) - 1;
+      at::Tensor next = choose(
+          pipe->forward(cache.inputs(prompts, rows, lengths))[0].index({at::arange(4), last}));
+      std::vector<at::Tensor> all = {next};
+      for (int64_t i = 1; i < kNew; ++i) {
+        next = choose(pipe->forward(cache.inputs(next))[0].select(1, 0));
+        all.push_back(next);
+      }
+      const at::Tensor written = at::cat(all, 1);
+      for (const int64_t row : rows) {
+        EXPECT_TRUE(written[row].equal(texts[row].slice(0, lengths[row]))) << row;
+      }
+    }
+  }
+}
+
+TEST(KvCache, WindowsCanBeCutWhereTheyKnowWhatIsBefore) {
+  const at::NoGradGuard no_grad;
+  auto model = make(windowed(4));
+  const at::Tensor ids = random_ids(2, 16), want = whole(model, ids);
+  KvCache cache(*model, 2, 16);
+  const auto expect = [&](int64_t tokens) {
+    std::vector<at::Tensor> some, wanted;
+    for (const int64_t row : {0, 1}) {
+      some.push_back(ids[row].narrow(0, cache.tokens(row), tokens));
+      wanted.push_back(want[row].narrow(0, cache.tokens(row), tokens));
+    }
+    EXPECT_LE(apart(model->forward(cache.inputs(at::stack(some))), at::stack(wanted)), 5e-5)
+        << cache.tokens(0) << ", " << cache.tokens(1);
+  };
+  expect(3);
+  cache.truncate(0, 1);  // all places are there yet
+  cache.truncate(1, 2);
+  cache.truncate(1, 1);
+  expect(1);
+  cache.truncate(1, 1);  // before the last call
+  expect(5);
+  cache.truncate(0, 2);
+  EXPECT_THAT(message_of([&] { cache.truncate(1, 4); }),
+              HasSubstr("row 1 of the KvCache has 6 tokens, and layers with a window of 4 have "
+                        "forgotten what is before token 4; cut it to 0 and give its text again, "
+                        "or to 1, as before its last call"));
+  EXPECT_EQ(cache.tokens(1), 6);
+  expect(3);
+  // A call that was not made is undone, also of several tokens.
+  (void)cache.inputs(random_ids(2, 5));
+  for (const int64_t row : {0, 1}) cache.truncate(row, row == 0 ? 5 : 9);
+  expect(4);
+  EXPECT_THAT(message_of([&] { cache.truncate(1, 8); }), HasSubstr("or to 9, as before"));
+  (void)cache.inputs(random_ids(1, 1), {1});
+  (void)cache.inputs(random_ids(1, 1), {1});
+  EXPECT_THAT(message_of([&] { model->forward(cache.inputs(random_ids(1, 1), {1})); }),
+              HasSubstr("of which the model has been given 13: a call failed or was left out; "
+                        "truncate(1, 0)"));
+  for (const int64_t row : {0, 1}) cache.truncate(row, 0);
+  expect(7);
+}
+
 TEST(KvCache, ThePromptsLogitsHaveTheBitsOfAWholeForward) {
   const at::NoGradGuard no_grad;
   for (const TransformerOptions& options : all_options()) {
@@ -235,8 +369,11 @@ TEST(KvCache, RowsAreTextsOfTheirOwn) {
     expect({0, 2}, 1);
     expect({1, 0, 2}, 2);
     EXPECT_EQ(cache.tokens(1), 8);
-    // Again from its fourth token on, beside others.
-    cache.truncate(1, 3);
+    // Again from its fourth token on, beside others; where windows have forgotten what is before
+    // that, from its last call on.
+    const bool all_places =
+        kv_cache_bytes(options, 3, 9) == kv_cache_bytes(without_windows(options), 3, 9);
+    cache.truncate(1, all_places ? 3 : 6);
     expect({0, 1, 2}, 1);
     cache.truncate(0, 0);
     expect({0}, 4);
@@ -299,9 +436,12 @@ TEST(KvCache, LengthsThatAreNoneAreRefused) {
   EXPECT_EQ(cache.tokens(0), 0);
 }
 
-TEST(KvCache, ANanOfATextThatWasForgottenIsGone) {
+class KvCacheWithWindow : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Windows, KvCacheWithWindow, ::testing::Values(0, 3));
+
+TEST_P(KvCacheWithWindow, ANanOfATextThatWasForgottenIsGone) {
   const at::NoGradGuard no_grad;
-  auto model = make(small(TransformerKind::kLlama));
+  auto model = make(windowed(GetParam()));
   const at::Tensor ids = random_ids(1, 6);
   const at::Tensor want = whole(model, ids);
   KvCache cache(*model, 2, 8);
@@ -398,8 +538,9 @@ TEST(KvCache, TheModelRefusesWhatItCannotDo) {
 }
 
 TEST(KvCache, TokensThatWereNeverComputedAreNoticed) {
-  for (const TransformerKind kind : kKinds) {
-    torch::nn::Sequential model = make(small(kind));
+  for (const TransformerOptions& options :
+       {small(TransformerKind::kGPT2), small(TransformerKind::kLlama), windowed(3)}) {
+    torch::nn::Sequential model = make(options);
     const torch::NoGradGuard no_grad;
     const at::Tensor ids = random_ids(2, 4);
     const at::Tensor expected = whole(model, ids);

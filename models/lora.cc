@@ -17,6 +17,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -53,11 +54,13 @@ struct Candidate {
   bool transposed = false;
 };
 
+// Each once, also one that the model has at several places.
 Linears linears(const torch::nn::Module& model) {
   Linears found;
+  std::set<const AdaptableLinearImpl*> seen;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     const auto linear = std::dynamic_pointer_cast<AdaptableLinearImpl>(module);
-    if (linear != nullptr) found.push_back(linear);
+    if (linear != nullptr && seen.insert(linear.get()).second) found.push_back(linear);
   }
   return found;
 }
@@ -116,6 +119,11 @@ void check(const LoraOptions& lora) {
   TORCH_CHECK_VALUE(lora.target_modules().empty() != lora.target_pattern().empty(),
                     "give target_modules or a target_pattern, got ",
                     lora.target_modules().empty() ? "neither" : "both");
+  const std::vector<std::string>& names = lora.target_modules();
+  TORCH_CHECK_VALUE(
+      names.size() < 2 || std::find(names.begin(), names.end(), kAllLinear) == names.end(),
+      "target_modules are '", absl::StrJoin(names, "', '"), "', and '", kAllLinear,
+      "' stands for all layers: give it alone, or names");
 }
 
 bool is_or_ends_with(const std::string& name, const std::string& target) {
@@ -127,7 +135,7 @@ bool is_one_of(const std::string& name, const std::vector<std::string>& targets)
                      [&](const std::string& target) { return is_or_ends_with(name, target); });
 }
 
-// Matches candidates with the names or the pattern, and keeps which ones were met.
+// Matches candidates with the names or the pattern.
 class Matcher {
  public:
   explicit Matcher(const LoraOptions& lora) : lora_(lora) {
@@ -141,27 +149,21 @@ class Matcher {
   }
 
   bool operator()(const Candidate& candidate) const {
-    const std::string& name = candidate.name;
-    if (is_one_of(name, lora_.exclude_modules())) return false;
-    if (pattern_.has_value()) return std::regex_match(name, *pattern_);
+    if (is_one_of(candidate.name, lora_.exclude_modules())) return false;
     // The compiler's name of the type ends like this.
     return all_linear()
                ? candidate.layer != nullptr || absl::EndsWith(candidate.type, "nn::LinearImpl")
-               : is_one_of(name, lora_.target_modules());
+               : names(candidate.name);
+  }
+  // Whether a layer of this name that has an adapter would have got it by these options.
+  bool may_have_adapted(const std::string& name) const {
+    return !is_one_of(name, lora_.exclude_modules()) && (all_linear() || names(name));
   }
 
-  // Throws if a name, or the pattern, matches no candidate.
+  // Throws if a name matches no candidate.
   void check_all_met(const std::vector<Candidate>& all) const {
-    std::vector<std::string> unmet;
-    for (const std::string& target : lora_.target_modules()) {
-      if (target == kAllLinear) continue;
-      const bool met = std::any_of(all.begin(), all.end(), [&](const Candidate& candidate) {
-        return is_or_ends_with(candidate.name, target);
-      });
-      if (!met) unmet.push_back(target);
-    }
-    TORCH_CHECK_VALUE(unmet.empty(), "no layer has the name '", absl::StrJoin(unmet, "', '"),
-                      "', or one that ends so behind a dot; the names are ", examples(all));
+    if (!all_linear()) check_met(all, lora_.target_modules(), "target_modules");
+    check_met(all, lora_.exclude_modules(), "exclude_modules");
   }
 
   static std::string examples(const std::vector<Candidate>& all) {
@@ -176,6 +178,23 @@ class Matcher {
   }
 
  private:
+  static void check_met(const std::vector<Candidate>& all, const std::vector<std::string>& names,
+                        const char* option) {
+    std::vector<std::string> unmet;
+    for (const std::string& target : names) {
+      const bool met = std::any_of(all.begin(), all.end(), [&](const Candidate& candidate) {
+        return is_or_ends_with(candidate.name, target);
+      });
+      if (!met) unmet.push_back(target);
+    }
+    TORCH_CHECK_VALUE(unmet.empty(), "no layer has the name '", absl::StrJoin(unmet, "', '"),
+                      "', or one that ends so behind a dot (", option, "); the names are ",
+                      examples(all));
+  }
+  bool names(const std::string& name) const {
+    return pattern_.has_value() ? std::regex_match(name, *pattern_)
+                                : is_one_of(name, lora_.target_modules());
+  }
   bool all_linear() const { return lora_.target_modules() == std::vector<std::string>{kAllLinear}; }
 
   const LoraOptions& lora_;
@@ -191,6 +210,12 @@ std::vector<Candidate> targets(const std::vector<Candidate>& all, const LoraOpti
   std::vector<Candidate> found;
   for (const Candidate& candidate : all) {
     if (!matches(candidate)) continue;
+    // A layer that the model has at several places is adapted once, under the first of its names.
+    const bool again = std::any_of(found.begin(), found.end(), [&](const Candidate& other) {
+      return candidate.layer != nullptr && other.layer == candidate.layer &&
+             other.begin == candidate.begin;
+    });
+    if (again) continue;
     TORCH_CHECK_VALUE(candidate.layer != nullptr, "'", candidate.name, "' is a ", candidate.type,
                       ", which takes no adapter: a layer of one's own must have an AdaptableLinear "
                       "(models/adaptable_linear.h) in the place of a torch::nn::Linear; or leave "
@@ -206,6 +231,10 @@ std::vector<Candidate> targets(const std::vector<Candidate>& all, const LoraOpti
       lora.target_pattern().empty()
           ? absl::StrCat("target_modules are '", absl::StrJoin(lora.target_modules(), "', '"), "'")
           : absl::StrCat("target_pattern is '", lora.target_pattern(), "'"),
+      lora.exclude_modules().empty()
+          ? ""
+          : absl::StrCat(", exclude_modules are '", absl::StrJoin(lora.exclude_modules(), "', '"),
+                         "'"),
       ", the names are ", Matcher::examples(all));
   return found;
 }
@@ -283,6 +312,13 @@ void take(Json& fields, const std::string& folder, const char* name, Value* valu
   const Json given = fields.value(name, Json());
   fields.erase(name);
   if (given.is_null()) return;
+  // The library converts between numbers and Booleans, and cuts fractions off.
+  const bool is_other_number =
+      std::is_arithmetic_v<Value> && (given.is_boolean() != std::is_same_v<Value, bool> ||
+                                      (std::is_integral_v<Value> && given.is_number_float()));
+  if (is_other_number) {
+    refuse(folder, absl::StrCat(kConfig, ": ", name, " cannot be ", given.dump()));
+  }
   try {
     *value = given.get<Value>();
   } catch (const Json::exception&) {
@@ -422,6 +458,7 @@ LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model,
 void save_lora(const std::string& folder, const torch::nn::Module& model, const LoraOptions& lora,
                const std::string& base) {
   check(lora);
+  const Matcher matches(lora);
   const std::vector<Part> parts = parts_of(model);
   TORCH_CHECK_VALUE(!parts.empty(), "the model has no adapters; add_lora adds them");
   bool transposed = false;
@@ -435,6 +472,9 @@ void save_lora(const std::string& folder, const torch::nn::Module& model, const 
                         shape.scaling, ", dropout ", shape.dropout, ", DoRA ", shape.dora,
                         ", the options say ", lora.rank(), ", ", scaling(lora), ", ",
                         lora.dropout(), ", ", lora.dora());
+      TORCH_CHECK_VALUE(matches.may_have_adapted(shape.name), "'", shape.name,
+                        "' has an adapter, and the options leave it out: give those that add_lora "
+                        "was given");
     }
   }
   std::vector<std::pair<std::string, at::Tensor>> tensors;

@@ -31,12 +31,12 @@ struct LoraOptions {
       : target_modules_(std::move(target_modules)) {}
 
   // Names of linear layers, or their ends behind a dot: "q_proj" means that of every block.
-  // {"all-linear"}: all except the head. Each must match some layer.
+  // {"all-linear"}, alone: all except the head. Each must match some layer.
   TORCH_ARG(std::vector<std::string>, target_modules);
   // Instead of target_modules, a regular expression that the whole name must match:
   // ".*[.](q|v)_proj".
   TORCH_ARG(std::string, target_pattern);
-  // Names, or ends of names, that are left out (exclude_modules).
+  // Names, or ends of names, that are left out. Each must match some layer.
   TORCH_ARG(std::vector<std::string>, exclude_modules);
   // The rows of one of the two matrices, at least 1 (r).
   TORCH_ARG(int64_t, rank) = 8;
@@ -61,6 +61,8 @@ struct LoraOptions {
 // `transformers` ("model.layers.0.self_attn.q_proj"), so queries, keys and values of a packed `qkv`
 // are adapted separately if those files have them as separate layers. Without, they are names of
 // the model's own modules.
+//
+// A layer that the model has at several places is adapted once, under the first of its names.
 //
 // Throws c10::ValueError for options that do not make an adapter, a name or pattern that matches no
 // layer, one that matches a layer without support for adapters (a torch::nn::Linear, an embedding,
@@ -102,8 +104,9 @@ LoraOptions load_lora(const std::string& folder, const torch::nn::Module& model,
 // Writes both files, each as a whole, and creates the folder. `base`: where the base's weights are,
 // a folder or a name (base_model_name_or_path).
 //
-// Throws c10::ValueError for a model without adapters, with others than `lora` describes, or with
-// some on meta; std::runtime_error for a full disk or missing rights.
+// Throws c10::ValueError for a model without adapters, with others than `lora` describes (values,
+// or layers that its names leave out), or with some on meta; std::runtime_error for a full disk or
+// missing rights.
 //
 // Example:
 //   save_lora("adapter", *model, lora, "meta-llama/Llama-3.1-8B");

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -104,16 +105,19 @@ TEST(Lora, IsThePlainModelBitForBitBehindAFrozenEmbedding) {
   const struct {
     TransformerOptions options;
     LoraOptions lora;
+    at::ScalarType type = at::kFloat;
   } cases[] = {{small(TransformerKind::kLlama),
                 LoraOptions({"q_proj", "v_proj", "down_proj"}).rank(2).alpha(5).dropout(0.2)},
                {small(TransformerKind::kGPT2),
-                LoraOptions({"all-linear"}).rank(3).rank_stabilized(true).dora(true)}};
+                LoraOptions({"all-linear"}).rank(3).rank_stabilized(true).dora(true)},
+               {small(TransformerKind::kGPT2).tied(true),
+                LoraOptions({"c_fc"}).rank(2).dropout(0.3).dora(true), at::kBFloat16}};
   for (const auto& each : cases) {
     const auto loss = [](const Tensors& outputs, const Tensors& targets) {
       return at::cross_entropy_loss(outputs.at(0).flatten(0, 1), targets.at(0).flatten());
     };
     testing::expect_every_table_equals_plain_model(
-        [&] { return adapted(each.options, each.lora); }, {random_ids(each.options)},
+        [&] { return adapted(each.options, each.lora, each.type); }, {random_ids(each.options)},
         random_ids(each.options),
         [&](torch::nn::Sequential model) {
           // Each trained parameter gets a gradient in the plain loop, so that the comparison below
@@ -270,6 +274,12 @@ TEST(Lora, WrongOptionsChangeNothing) {
   EXPECT_THAT(theirs(LoraOptions({"embed_tokens"})), HasSubstr("which takes no adapter"));
   EXPECT_THAT(theirs(LoraOptions().target_pattern("no")), HasSubstr("target_pattern is 'no'"));
   EXPECT_THAT(theirs(LoraOptions().target_pattern("(")), HasSubstr("not a valid regular"));
+  EXPECT_THAT(theirs(LoraOptions({"all-linear", "q_proj"})),
+              HasSubstr("'all-linear' stands for all layers: give it alone"));
+  EXPECT_THAT(theirs(LoraOptions({"all-linear"}).exclude_modules({"down_proj", "dwon_proj"})),
+              AllOf(HasSubstr("no layer has the name 'dwon_proj'"), HasSubstr("exclude_modules")));
+  EXPECT_THAT(theirs(LoraOptions({"o_proj"}).exclude_modules({"layers.0.self_attn.o_proj"})),
+              HasSubstr("exclude_modules are 'layers.0.self_attn.o_proj'"));
   EXPECT_THAT(theirs({}), HasSubstr("got neither"));
   EXPECT_THAT(theirs(LoraOptions({"q_proj"}).target_pattern("x")), HasSubstr("got both"));
   EXPECT_THAT(theirs(LoraOptions({"q_proj"}).rank(0)), HasSubstr("rank must be at least 1"));
@@ -287,6 +297,9 @@ TEST(LoraFiles, AreReadAsTheyWereWritten) {
   const TransformerOptions options = small(TransformerKind::kGPT2);
   const LoraOptions lora =
       LoraOptions({"c_attn", "c_fc"}).rank(3).alpha(2.5).dora(true).rank_stabilized(true);
+  const auto lora_of = [&](std::vector<std::string> names) {
+    return LoraOptions(lora).target_modules(std::move(names));
+  };
   torch::manual_seed(1);
   torch::nn::Sequential model = adapted(options, lora);
   const std::string folder = scratch();
@@ -302,8 +315,27 @@ TEST(LoraFiles, AreReadAsTheyWereWritten) {
   EXPECT_THAT(file.header().tensors.at(c_fc + "lora_magnitude_vector").shape, ElementsAre(64));
   EXPECT_THAT(error_of([&] { save_lora(folder, *model, LoraOptions(lora).rank(4), ""); }),
               HasSubstr("has rank 3"));
+  // Its adapter_config.json would not fit the tensors.
+  EXPECT_THAT(error_of([&] {
+                save_lora(folder, *model, lora_of({"c_attn", "c_proj"}), "");
+              }),
+              HasSubstr("'transformer.h.0.mlp.c_fc' has an adapter, and the options leave it out"));
   EXPECT_THAT(error_of([&] { save_lora(folder, *transformer(options), lora, ""); }),
               HasSubstr("no adapters"));
+}
+
+TEST(Lora, ALayerWithTwoNamesHasOneAdapter) {
+  AdaptableLinear layer(4, 4);
+  torch::nn::Sequential model(layer, torch::nn::Tanh(), layer);
+  EXPECT_THAT(add_lora(*model, LoraOptions({"all-linear"}).rank(2)), ElementsAre("0"));
+  EXPECT_EQ(layer->adapters().size(), 1);
+  EXPECT_EQ(model->forward(at::ones({3, 4})).sizes(), (std::vector<int64_t>{3, 4}));
+  const std::string folder = scratch();
+  save_lora(folder, *model, LoraOptions({"all-linear"}).rank(2), "");
+  EXPECT_EQ(safetensors::File(folder + "/adapter_model.safetensors").header().tensors.size(), 2);
+  // Either name is that of the layer.
+  unload_lora(*model);
+  EXPECT_THAT(add_lora(*model, LoraOptions({"2"}).rank(2)), ElementsAre("2"));
 }
 
 TEST(LoraFiles, WhatIsNotKnownIsRefused) {
@@ -327,6 +359,10 @@ TEST(LoraFiles, WhatIsNotKnownIsRefused) {
   EXPECT_THAT(with("peft_type", "IA3"), HasSubstr("peft_type must be"));
   EXPECT_THAT(with("init_lora_weights", "pissa"), HasSubstr("has changed the base's weights"));
   EXPECT_THAT(with("r", "many"), HasSubstr("r cannot be \"many\""));
+  EXPECT_THAT(with("r", 8.5), HasSubstr("r cannot be 8.5"));
+  EXPECT_THAT(with("r", true), HasSubstr("r cannot be true"));
+  EXPECT_THAT(with("lora_alpha", true), HasSubstr("lora_alpha cannot be true"));
+  EXPECT_THAT(with("use_rslora", 1), HasSubstr("use_rslora cannot be 1"));
   EXPECT_THAT(with("r", 4), HasSubstr("the model asks for [4, 16]"));
   EXPECT_THAT(with("target_modules", {"q_proj", "k_proj"}), HasSubstr("it has no '"));
   EXPECT_THAT(with("target_modules", {"k_proj"}), HasSubstr("k_proj"));

@@ -266,16 +266,14 @@ at::Tensor AttentionLayerImpl::attend_with_cache(at::Tensor queries, at::Tensor 
     keys = rotate(keys, angles);
   }
   cache_->check_complete(slots);
-  cache_->put(grows ? bare_keys : keys, values, slots);
-  // Does not copy the keys and values back from the cache, and has the bits of a model without one.
+  SeenKeys seen = cache_->update(grows ? bare_keys : keys, values, slots);
+  // Has the bits of a model without a cache.
   if (plan.nothing_before) return causal_attention(queries, keys, values, {}, attention_options());
-  auto [all_keys, all_values] = cache_->get(slots);
   if (grows) {
-    const at::Tensor all_places =
-        at::arange(all_keys.size(2), places.options()).expand({places.size(0), -1});
-    all_keys = rotate(all_keys, rotation_at(all_places, lengths, all_keys));
+    const at::Tensor all_places = seen.places.expand({places.size(0), -1});
+    seen.keys = rotate(seen.keys, rotation_at(all_places, lengths, seen.keys));
   }
-  return attention_up_to(places, queries, all_keys, all_values, attention_options());
+  return attention_up_to(places, seen.places, queries, seen.keys, seen.values, attention_options());
 }
 
 at::Tensor AttentionLayerImpl::apply(const at::Tensor& input, const at::Tensor& documents) {

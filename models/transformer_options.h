@@ -31,7 +31,7 @@ struct TransformerOptions {
   TransformerOptions(TransformerKind kind);  // NOLINT: implicit, as LibTorch's options are
 
   TransformerKind kind() const { return kind_; }
-  // Also sets the block.
+  // Sets the kind, and the block that belongs to it.
   TransformerOptions& kind(TransformerKind kind);
 
   // The blocks, if they differ from the kind's: Mistral's, Qwen's, Gemma's.

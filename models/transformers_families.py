@@ -186,7 +186,8 @@ def make(folder):
     with torch.no_grad():
         for parameter in model.parameters():
             values = torch.randn(parameter.shape, generator=generator)
-            # Matrices keep lengths; vectors (norms and biases) are not one and zero, which would hide mistakes.
+            # Matrices are scaled to keep the lengths of vectors. Norms and biases get values other than one and zero,
+            # because these would hide mistakes.
             parameter.copy_(values / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else parameter + values * 0.3)
     model.eval()
     return model
@@ -211,7 +212,8 @@ def fill(model):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             values = torch.randn(parameter.shape, generator=generator)
-            # Matrices keep lengths; vectors (norms and biases) are not one and zero, which would hide mistakes.
+            # Matrices are scaled to keep the lengths of vectors. Norms and biases get values other than one and zero,
+            # because these would hide mistakes.
             if parameter.dim() > 1:
                 parameter.copy_(values / parameter.shape[-1] ** 0.5)
             else:

@@ -1,4 +1,4 @@
-// Reads thousands of damaged files, always the same ones: each is read as its header says, or
+// Reads thousands of damaged files, the same in each run. Each must be read as its header says, or
 // refused.
 
 #include <ATen/Functions.h>
@@ -31,7 +31,7 @@ std::string file_of(const std::vector<std::pair<std::string, at::Tensor>>& tenso
   return text.str();
 }
 
-// A disk would flush each of thousands of files.
+// A file in memory, because a disk would flush each of thousands of files.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(memfd_create("damaged", MFD_CLOEXEC)) {}
@@ -49,7 +49,7 @@ class MemoryFile {
   int descriptor_;
 };
 
-// Mutates bytes, numbers, pieces of JSON and the length in front, one to four times.
+// Changes bytes, numbers, pieces of JSON and the length before the header, one to four times.
 class Mutator {
  public:
   explicit Mutator(std::mt19937_64 random) : random_(random) {}
@@ -61,7 +61,7 @@ class Mutator {
 
  private:
   uint64_t below(uint64_t end) { return random_() % end; }
-  // Mostly within the header, which is where it is interesting.
+  // Mostly a place within the header, where changes matter most.
   size_t place(const std::string& file) {
     if (file.empty()) return 0;
     return below(4) == 0 ? below(file.size()) : below(std::min<size_t>(file.size(), 400));
@@ -161,7 +161,7 @@ TEST(Fuzz, DamagedFilesAreReadAsTheySayOrRefused) {
         EXPECT_EQ(type_name(tensor.scalar_type()), entry.type);
         bytes += static_cast<int64_t>(tensor.nbytes());
       }
-      // All of the file is accounted for, and no tensor is larger than it.
+      // The tensors must cover the whole file.
       EXPECT_LE(bytes + 8, static_cast<int64_t>(text.size()));
       const Header again = parse_header(to_text(file.header()), bytes);
       EXPECT_EQ(to_text(again), to_text(file.header()));

@@ -16,14 +16,14 @@ constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 [[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
 
-// Takes the tokens one by one and accepts the format's few forms only: a document of any depth or
-// with any other values is never built.
+// Takes the tokens one by one and accepts only the few forms of the format. So a document of any
+// depth, or with other values, is never built in memory.
 class Parser : public nlohmann::json_sax<nlohmann::json> {
  public:
   Header take() { return std::move(header_); }
 
   bool null() override {
-    // As an empty object.
+    // Metadata that is null counts as an empty object.
     if (where_ == Where::kMetadata) return leave(Where::kTop);
     unexpected("null");
   }
@@ -130,7 +130,7 @@ class Parser : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
-    // The text behind the library's own prefix in brackets.
+    // The message without the library's prefix in brackets.
     const std::string text = error.what();
     const size_t colon = text.find(": ");
     refuse("the header is not JSON at byte " + std::to_string(position) +
@@ -252,7 +252,7 @@ int64_t bytes_of(const std::string& type, const std::vector<int64_t>& shape) {
     }
     refuse("the type " + text::quoted(type) + " is not one of those that can be read: " + known);
   }
-  // Without sizes of 0, too, as LibTorch multiplies the others for its strides.
+  // Sizes of 0 are left out here, because LibTorch multiplies the others for its strides.
   int64_t bytes = element_types()[rank].bytes;
   bool empty = false;
   for (const int64_t size : shape) {
@@ -270,7 +270,7 @@ Header parse_header(std::string_view text, int64_t data_bytes) {
     refuse("the header is not UTF-8: its byte " + std::to_string(valid) + " is " +
            text::shown(text.substr(valid, 1)) + ", where no character begins");
   }
-  // The library would take it for the end of the text.
+  // The JSON library would take a zero byte for the end of the text.
   if (text.find('\0') != std::string_view::npos) refuse("the header has a zero byte");
   Parser parser;
   nlohmann::json::sax_parse(text.begin(), text.end(), &parser);
@@ -299,7 +299,8 @@ std::string to_text(const Header& header) {
   const auto quoted = [](const std::string& text) {
     try {
       return nlohmann::json(text).dump();
-    } catch (const nlohmann::json::type_error&) {  // the bytes themselves would not be UTF-8 either
+    } catch (const nlohmann::json::type_error&) {  // a message with these bytes would not be UTF-8,
+                                                   // either
       throw std::invalid_argument("a name or text of " + std::to_string(text.size()) +
                                   " bytes is not UTF-8: " + text::quoted(text) +
                                   "; safetensors has no other names");
@@ -314,7 +315,7 @@ std::string to_text(const Header& header) {
     }
     text += "}";
   }
-  // Tensors without elements have the place of the next one.
+  // Tensors without elements begin where the next one begins.
   using Named = std::pair<const std::string, Entry>;
   std::vector<const Named*> order;
   for (const Named& tensor : header.tensors) order.push_back(&tensor);

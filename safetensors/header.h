@@ -1,4 +1,4 @@
-// Header: what a safetensors file says about its tensors, checked.
+// Header: what a safetensors file says about its tensors. Reads and checks it.
 //
 // A file is eight bytes with the length of the header, little-endian; the header, JSON; and the
 // tensors' bytes, one tensor behind the other. This unit knows the header only, and no LibTorch.
@@ -13,7 +13,7 @@
 
 namespace gpipe::safetensors {
 
-// Headers beyond this are refused, here as by others, before memory is asked for.
+// Larger headers are refused before memory is asked for, as other readers do.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 // The types of elements, as headers name them ("F32"), in the order in which tensors of several
@@ -50,8 +50,8 @@ Header parse_header(std::string_view text, int64_t data_bytes);
 // std::invalid_argument for names and texts that are not UTF-8.
 std::string to_text(const Header& header);
 
-// The bytes of a tensor. Throws std::runtime_error for an unknown type, a negative size and a
-// number that int64_t does not hold.
+// The number of bytes of a tensor. Throws std::runtime_error for an unknown type, a negative size,
+// and a number that int64_t does not hold.
 int64_t bytes_of(const std::string& type, const std::vector<int64_t>& shape);
 
 }  // namespace gpipe::safetensors

@@ -75,7 +75,7 @@ void write_fully(int descriptor, const void* data, int64_t bytes) {
   }
 }
 
-// The header of an open file; `data` becomes the place behind it.
+// Reads the header of an open file; `data` becomes the place behind it.
 Header read_header(int descriptor, int64_t* data) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) throw std::runtime_error(system_error());
@@ -106,7 +106,7 @@ Header read_header(int descriptor, int64_t* data) {
   return parse_header(text, size - *data);
 }
 
-// Any other byte is undefined behavior in C++.
+// A bool of any other byte is undefined behavior in C++.
 void check_truth_values(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
   for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -117,7 +117,7 @@ void check_truth_values(const at::Tensor& tensor) {
   }
 }
 
-// Where the tensors will lie: Python's order, by types and then by names.
+// The places where the tensors will lie, in Python's order: by types and then by names.
 Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
             const std::map<std::string, std::string>& metadata,
             std::vector<const at::Tensor*>* in_order) {
@@ -154,14 +154,14 @@ Header plan(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
   return header;
 }
 
-// A file beside its place, until it is whole.
+// A file beside its final place, to which it is moved when it is complete.
 class Draft {
  public:
   explicit Draft(const std::filesystem::path& place) : place_(place) {
-    // A device or a pipe, which must not be replaced.
+    // Refuses a device or a pipe, which must not be replaced.
     std::error_code error;
     if (std::filesystem::is_other(place, error)) throw std::runtime_error("it is not a file");
-    // Others may write the same file at the same time, also on another machine.
+    // Other programs may write the same file at the same time, even on another machine.
     static std::atomic<int64_t> count{0};
     do {
       draft_ = place_.string() + ".part" + std::to_string(getpid()) + "." + std::to_string(count++);
@@ -188,7 +188,8 @@ class Draft {
     if (close(descriptor) != 0) throw std::runtime_error(system_error());
     if (std::rename(draft_.c_str(), place_.c_str()) != 0) throw std::runtime_error(system_error());
     draft_.clear();
-    // So that the name, too, is on the disk. Not every file system can; the file is whole anyway.
+    // Brings the name to the disk, too. Not every file system can do that; the file is whole
+    // anyway.
     const std::string folder = place_.has_parent_path() ? place_.parent_path().string() : ".";
     const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (opened >= 0) {
@@ -198,12 +199,13 @@ class Draft {
   }
 
  private:
-  // Who could read and write the old file still can.
+  // Users that could read or write the old file can still do so.
   void keep_access() const {
     struct stat old {};
     if (stat(place_.c_str(), &old) != 0) return;
-    // The owner first: a change of it takes rights away. Only root may give files away; others may
-    // give them to groups of their own. A group that cannot be kept takes its rights with it.
+    // The owner comes first, because changing it takes rights away. Only root may give files away.
+    // Other users may give them to groups of their own. If the group cannot be kept, its rights are
+    // dropped, too.
     mode_t rights = old.st_mode & 0777;
     if (fchown(descriptor_, old.st_uid, old.st_gid) != 0 &&
         fchown(descriptor_, static_cast<uid_t>(-1), old.st_gid) != 0) {
@@ -217,7 +219,7 @@ class Draft {
   int descriptor_;
 };
 
-// Symbolic links are followed, so that they stay, also one that leads to no file yet.
+// Symbolic links are followed, so that they stay, even one that leads to no file yet.
 std::filesystem::path place_of(const std::string& path) {
   std::filesystem::path place = path;
   std::error_code error;
@@ -239,7 +241,7 @@ File::File(std::string path)
   } catch (const std::runtime_error& error) {
     if (descriptor_ >= 0) close(descriptor_);
     throw std::runtime_error("cannot read " + path_ + ": " + error.what());
-  } catch (...) {  // no memory
+  } catch (...) {  // out of memory, for example
     close(descriptor_);
     throw;
   }

@@ -1,6 +1,7 @@
-// safetensors: tensors by name in a file that holds nothing else: no code, no pickled objects.
+// safetensors: files with named tensors and nothing else: no code, no pickled objects.
 //
-// The format is Hugging Face's; Python's `safetensors` reads what is written here, and the reverse.
+// The format is Hugging Face's. Python's `safetensors` reads files that are written here, and the
+// reverse.
 #ifndef SAFETENSORS_SAFETENSORS_H_
 #define SAFETENSORS_SAFETENSORS_H_
 
@@ -41,7 +42,7 @@ class File {
   const Header& header() const { return header_; }
   const std::string& path() const { return path_; }
 
-  // On the CPU, in the file's type.
+  // Reads a tensor to the CPU, in the file's type.
   at::Tensor read(const std::string& name) const;
 
  private:
@@ -51,12 +52,13 @@ class File {
   Header header_;
 };
 
-// Writes the tensors, wherever they are, and moves the file to its place when it is whole and on
-// the disk: a reader, or a crash in the middle, sees the old or the new file, never half of one.
-// Bytes are those that Python's `safetensors` would write. What is on another device, or not
-// contiguous, is copied one tensor at a time.
+// Writes the tensors, on whatever device they are, and moves the file to its place when it is whole
+// and on the disk. So a reader sees the old or the new file, never half of one, even after a crash
+// in the middle. The bytes are those that Python's `safetensors` would write. Tensors that are on
+// another device, or not contiguous, are copied one at a time.
 //
-// A file that is replaced keeps its access rights, and where it may be given away its owner.
+// If a file is replaced, the new one gets its access rights, and its owner if the system allows
+// that.
 //
 // Throws c10::ValueError for a name twice, the name "__metadata__", names and metadata that are not
 // UTF-8, a tensor that is undefined, not dense or of a type that the format does not have;
@@ -65,7 +67,8 @@ class File {
 void write(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::map<std::string, std::string>& metadata = {});
 
-// "F32" for at::kFloat, and back. Throw c10::ValueError for what has no counterpart.
+// type_name() is "F32" for at::kFloat; the other function is its inverse. Both throw
+// c10::ValueError if there is no counterpart.
 std::string type_name(at::ScalarType type);
 at::ScalarType type_of(const std::string& name);
 

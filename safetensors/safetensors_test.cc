@@ -54,7 +54,7 @@ std::string with_length(uint64_t length, const std::string& rest) {
   return text + rest;
 }
 
-// Bits as an integer type that EqualsBitwise compares, whatever the tensor's type.
+// The tensor's bits as an integer type that EqualsBitwise can compare, whatever the tensor's type.
 at::Tensor bits(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? tensor.to(at::kByte) : tensor.contiguous().flatten().view(at::kByte);
 }
@@ -92,7 +92,7 @@ std::string file_of(const std::string& header, const std::string& bytes) {
   return with_length(header.size(), header) + bytes;
 }
 
-// Other writers align nothing, sort nothing and pad with anything that JSON skips.
+// Other writers do not align or sort tensors, and pad with anything that JSON skips.
 TEST(Safetensors, ReadsWhatOtherWritersMake) {
   const fs::path path = folder() / "file.safetensors";
   const auto read = [&](const std::string& header, const std::string& bytes) {
@@ -304,8 +304,8 @@ TEST(Safetensors, AReplacedFileKeepsItsAccessRights) {
   }
 }
 
-// These files are of a killed process, or of one with the same number on another machine, which may
-// still write.
+// These drafts belong to a killed process, or to a process with the same number on another machine,
+// which may still write.
 TEST(Safetensors, DraftsOfOthersAreLeftAlone) {
   const fs::path place = folder() / "file";
   for (int k = 0; k < 2000; ++k) {

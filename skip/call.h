@@ -1,4 +1,5 @@
-// CallPlan and CallScope: which skips one call of a layer must use, and the check that it does.
+// CallPlan and CallScope: which skips one call of a layer must use, and a check that the call uses
+// them.
 #ifndef SKIP_CALL_H_
 #define SKIP_CALL_H_
 
@@ -35,8 +36,9 @@ class CallPlan {
     }
   }
 
-  // Skippable::isolate after the plan was made would leave skips without a route. Describes the
-  // first skip whose namespace has changed since then; nullopt if there is none.
+  // A layer's Skippable::isolate() may be called after the plan was made, which would leave skips
+  // without a route. Describes the first skip whose namespace has changed since then; nullopt if
+  // there is none.
   std::optional<std::string> moved_skip() const;
 
  private:

@@ -1,4 +1,4 @@
-// Context: the table and the call that the skippable layers of a thread use.
+// Context: the table of skips, and the observed call, that the skippable layers of a thread use.
 #ifndef SKIP_CONTEXT_H_
 #define SKIP_CONTEXT_H_
 

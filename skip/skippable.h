@@ -58,7 +58,7 @@ class Skippable {
   // A declared name with its namespace. Throws c10::ValueError for an undeclared one.
   const Key& key(const std::string& name) const;
 
-  // "Skippable(stash: 'a'; pop: 'b')", what a layer's `pretty_print` may show.
+  // A text like "Skippable(stash: 'a'; pop: 'b')", which a layer's `pretty_print` may show.
   std::string to_text() const;
 
  protected:

@@ -1,4 +1,4 @@
-// SkipLayer and others: small skippable layers for tests.
+// SkipLayer and other small skippable layers for tests.
 #ifndef SKIP_TESTING_H_
 #define SKIP_TESTING_H_
 
@@ -16,8 +16,8 @@ namespace gpipe::skip::testing {
 
 using Names = std::vector<std::string>;
 
-// Adds every defined tensor it pops to its input, and stashes the sum under each of its names. Its
-// actual stashes and pops may be set independently of the declared ones.
+// Adds every defined tensor that it pops to its input, and stashes the sum under each of its names.
+// The names that it really stashes and pops may differ from those that it declares.
 struct SkipLayerImpl : torch::nn::Module, Skippable {
   SkipLayerImpl(Names stashes, Names pops)
       : Skippable(stashes, pops), to_stash(std::move(stashes)), to_pop(std::move(pops)) {}
@@ -38,7 +38,7 @@ TORCH_MODULE(SkipLayer);
 
 inline SkipLayer stash_layer(Names names) { return SkipLayer(std::move(names), Names()); }
 inline SkipLayer pop_layer(Names names) { return SkipLayer(Names(), std::move(names)); }
-// Neither stashes nor pops.
+// A layer that neither stashes nor pops.
 inline SkipLayer plain_layer() { return SkipLayer(Names(), Names()); }
 
 // Holds two layers; calls the second before the first if told so. Not a Sequential.

@@ -21,7 +21,7 @@ struct Key {
   Namespace ns;
   std::string name;
 
-  // "'skip'", or "'skip' (namespace 3)" outside the common namespace.
+  // A text like "'skip'", or "'skip' (namespace 3)" outside the common namespace.
   std::string to_text() const;
 
   friend bool operator==(const Key& a, const Key& b) { return a.ns == b.ns && a.name == b.name; }
@@ -78,7 +78,7 @@ class Tracker {
   size_t size() const { return table_.size(); }
   void clear() { table_.clear(); }
 
-  // "'a', 'b' (namespace 3)": the waiting keys, sorted. For messages.
+  // The waiting keys, sorted, for messages: a text like "'a', 'b' (namespace 3)".
   std::string to_text() const;
 
   // The table in use on this thread.

@@ -14,14 +14,14 @@
 namespace gpipe::skip {
 namespace {
 
-// Whether the places of registration say which of the two runs first.
+// Whether the order of registration says which of the two layers runs first.
 bool has_known_order(const internal::Found& a, const internal::Found& b) {
   size_t depth = 0;
   while (depth < a.parents.size() && depth < b.parents.size() &&
          a.parents[depth] == b.parents[depth]) {
     ++depth;
   }
-  // One of the two contains the other, and may stash or pop before or after it.
+  // If one of the two contains the other, it may stash or pop before or after the other runs.
   auto is_around = [depth](const internal::Found& outer, const internal::Found& inner) {
     return depth == outer.parents.size() && depth < inner.parents.size() &&
            dynamic_cast<const Skippable*>(inner.parents[depth]) == outer.skippable;
@@ -40,7 +40,8 @@ void verify_skippables(const torch::nn::Sequential& module) {
                    "the model itself is a layer with skips, but only the layers in it are called: "
                    "give the skips to one of them");
 
-  // One pass: a pop that comes first is judged once all stashes are known.
+  // All in one pass: a pop that comes before its stash is judged at the end, when all stashes are
+  // known.
   std::unordered_map<Key, const internal::Found*> stashed;
   std::unordered_map<Key, const internal::Found*> popped;
   std::vector<std::pair<Key, const internal::Found*>> early_pops;

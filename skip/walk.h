@@ -1,4 +1,4 @@
-// find_skippables: the skippable layers of a module, and where they are.
+// find_skippables: finds the skippable layers of a module, and where they are.
 #ifndef SKIP_WALK_H_
 #define SKIP_WALK_H_
 

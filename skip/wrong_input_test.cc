@@ -1,5 +1,5 @@
-// Every public function of the package is given wrong input. It throws what its header says, the
-// message says what was given and what to do, and the state is as before the call.
+// Gives wrong input to every public function of the package. Each must throw what its header says,
+// with a message that says what was given and what to do, and the state must be as before the call.
 #include "tools/testing/wrong_input.h"
 
 #include <ATen/Functions.h>

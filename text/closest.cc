@@ -6,12 +6,13 @@
 namespace gpipe::text {
 namespace {
 
-// Names are short. A longer text is not a mistyped name, and comparing takes its length squared.
+// Names are short. A longer text is not a mistyped name, and comparing it would take time that
+// grows with the square of its length.
 constexpr std::size_t kMostLetters = 80;
 
 bool separates(char c) { return c == '-' || c == '_' || c == ' '; }
 
-// The words in small letters.
+// The words of a name, in small letters.
 std::vector<std::string> words(std::string_view name) {
   std::vector<std::string> all = {""};
   for (const char c : name.substr(0, kMostLetters)) {
@@ -60,7 +61,7 @@ std::string closest(std::string_view name, const std::vector<std::string>& candi
     const std::vector<std::string> parts = words(candidate);
     return std::find(parts.begin(), parts.end(), given) != parts.end();
   };
-  // A wrong letter in a whole name is a likelier mistake than left-out words of a longer name.
+  // A wrong letter in a whole name is more likely than left-out words of a longer name.
   constexpr std::size_t kLettersOfAName = 4;
   const auto misses_a_letter = [&](const std::string& candidate) {
     return given.size() >= kLettersOfAName && distance(given, joined(words(candidate))) == 1;

@@ -1,4 +1,5 @@
-// quoted: how an error message shows a text that was given and should have been a number or a name.
+// quoted: shows, in an error message, a text that was given and should have been a number or a
+// name.
 #ifndef TEXT_QUOTED_H_
 #define TEXT_QUOTED_H_
 
@@ -9,7 +10,8 @@
 
 namespace gpipe::internal {
 
-// The text in quotes, with its bytes where it is not printable ASCII; of a long one the first 80.
+// The text in quotes, with escapes for all bytes that are not printable ASCII. A long text is cut
+// after 80 bytes.
 inline std::string quoted(std::string_view text) {
   return text::quoted(text, text::Letters::kAscii);
 }

@@ -3,8 +3,8 @@
 namespace gpipe::text {
 namespace {
 
-// Whether a character is printed. Reordering and line separators are characters of U+2028 to U+202E
-// and U+2066 to U+2069.
+// Whether a character is printed. Not printed are those that reorder or separate lines: U+2028 to
+// U+202E and U+2066 to U+2069.
 bool is_printed(uint32_t code, Letters letters) {
   if (code < 0x20) {
     return letters == Letters::kAllOfLines && (code == '\n' || code == '\t' || code == '\r');
@@ -27,7 +27,8 @@ Character character_at(std::string_view text, size_t begin) {
     if ((byte(k) & 0xC0) != 0x80) return {};
     code = code << 6 | (byte(k) & 0x3F);
   }
-  // Not written in more bytes than needed, no half of a pair, no more than there are.
+  // A character must not be written in more bytes than needed, must not be half of a surrogate
+  // pair, and must not be larger than the largest code.
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   if (code < kLeast[bytes] || (code >= 0xD800 && code < 0xE000) || code >= 0x110000) return {};
   return {code, bytes};
@@ -71,7 +72,7 @@ std::string quoted(std::string_view text, Letters letters) {
   size_t end = text.size();
   if (end > kMostShown) {
     end = kMostShown;
-    // Not within a character.
+    // The cut must not be within a character.
     while (end > kMostShown - 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   }
   return "'" + shown(text.substr(0, end), letters) + (end < text.size() ? "...'" : "'");

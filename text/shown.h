@@ -1,4 +1,4 @@
-// shown: a text that was given, as one line of a message, a table or a terminal can show it.
+// shown: makes a text that was given fit into one line of a message, a table or a terminal.
 #ifndef TEXT_SHOWN_H_
 #define TEXT_SHOWN_H_
 
@@ -12,7 +12,7 @@ namespace gpipe::text {
 // A character of a text in UTF-8.
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0;  // 0: none begins here
+  size_t bytes = 0;  // 0: no character begins here
 };
 // The character that begins at byte `begin`, which must be inside the text.
 Character character_at(std::string_view text, size_t begin);
@@ -36,7 +36,7 @@ std::string shown(std::string_view text, Letters letters = Letters::kAll);
 // shown() in quotes, however long it is. For a name, which must be whole to be found.
 std::string in_quotes(std::string_view text, Letters letters = Letters::kAll);
 
-// shown() in quotes. Of a long text it gives the first 80 bytes and "...".
+// shown() in quotes. A long text is cut after 80 bytes, with "..." behind.
 std::string quoted(std::string_view text, Letters letters = Letters::kAll);
 
 }  // namespace gpipe::text

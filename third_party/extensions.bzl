@@ -66,7 +66,7 @@ def _version(module_ctx):
     if len(chosen) > 1:
         fail("MODULE.bazel has several gpipe.libtorch(version = ...): {}. Keep one.".format(", ".join(chosen)))
 
-    # Which version lies in a folder that somebody names is not known here.
+    # If somebody names a folder, this code does not know which version is in it.
     if module_ctx.os.environ.get("LIBTORCH_ROOT") or _path(module_ctx, "libtorch"):
         return chosen[0] if chosen else ""
     used = module_ctx.os.environ.get("GPIPE_LIBTORCH") or (chosen or listed)[0]
@@ -100,12 +100,12 @@ def _gpipe_impl(module_ctx):
     turbojpeg()
     zlib()
 
-    # The same modules make the same repositories: nothing to keep in the lock file.
+    # The same modules always make the same repositories, so the lock file needs no entry.
     return module_ctx.extension_metadata(reproducible = True)
 
 gpipe = module_extension(
     doc = "LibTorch, CUDA, and what is taken from the system.",
-    # What wins over the tags.
+    # These variables win over the tags.
     environ = ["GPIPE_LIBTORCH", "LIBTORCH_ROOT"],
     implementation = _gpipe_impl,
     tag_classes = {

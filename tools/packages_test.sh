@@ -16,7 +16,7 @@ expect() { # NAME EXPECTED ACTUAL
   failures=$((failures + 1))
 }
 
-for list in tools/packages.txt tools/lint-packages.txt tools/ci/browser-packages.txt tools/ci/launcher-packages.txt; do
+for list in tools/packages.txt tools/lint-packages.txt tools/ci/{browser,cmake,launcher}-packages.txt; do
   wrong="$(awk '!/^#/ && ($2 == "data" ? NF < 5 : NF != 3)' "${list}")"
   [[ -z ${wrong} ]] || expect "${list}" "three columns, and of data what is lost without it" "${wrong}"
 done

@@ -577,11 +577,14 @@ class Search {
     const auto at_peak = [&](MemoryUse use) { return device.peak.of(use); };
     const text::MemoryUnit unit = text::memory_unit(fit.needed[worst]);
     const auto shown = [&unit](int64_t bytes) { return text::in_unit(bytes, unit, 2); };
+    // It may be far smaller than the others.
+    const int64_t lacking = fit.needed[worst] - fit.room[worst];
+    const text::MemoryUnit own_unit = text::memory_unit(lacking);
     text += absl::StrFormat(
-        "device %d needs %s %s but has room for %s, %s too little: parameters %s, gradients %s, "
+        "device %d needs %s %s but has room for %s, %s %s too little: parameters %s, gradients %s, "
         "optimizer state %s, activations %s, workspace %s, other %s, gaps %s",
         worst, shown(fit.needed[worst]), unit.name, shown(fit.room[worst]),
-        shown(fit.needed[worst] - fit.room[worst]), shown(at_peak(MemoryUse::kParameters)),
+        text::in_unit(lacking, own_unit, 2), own_unit.name, shown(at_peak(MemoryUse::kParameters)),
         shown(at_peak(MemoryUse::kGradients)), shown(at_peak(MemoryUse::kOptimizerState)),
         shown(at_peak(MemoryUse::kActivations) + at_peak(MemoryUse::kReceived)),
         shown(at_peak(MemoryUse::kWorkspace)),

@@ -131,7 +131,7 @@ PlanReport plan(const torch::nn::Sequential& model, const Tensors& sample,
 std::string to_text(const PlanReport& report);
 std::string to_json(const PlanReport& report);
 
-// "1.50 GiB", rounded up; "900 bytes" below 1 MiB.
+// The number of bytes as text, like "1.50 GiB", rounded up, or "900 bytes" below 1 MiB.
 std::string bytes_text(int64_t bytes);
 
 }  // namespace gpipe::balance

@@ -64,7 +64,7 @@ PlanProblem problem_of(int64_t devices, const Profile& profile,
     cut.chunks = m;
     cut.sizes.assign(static_cast<size_t>(m), 1.0);
     cut.profile = profile;
-    // The same number of rows in all.
+    // All micro-batches together have the same number of rows.
     for (LayerProfile& layer : cut.profile.layers) {
       const double share = 4.0 / static_cast<double>(m);
       layer.forward = layer.forward * share + 0.5;

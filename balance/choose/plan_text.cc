@@ -68,7 +68,8 @@ std::string shortened(std::string text, size_t room) {
   return text;
 }
 
-// "12,53"; a long balance gets a space after each comma, where its lines can be broken.
+// The balance as text, like "12,53". A long one gets a space after each comma, where its lines can
+// be broken.
 std::string balance_text(const std::vector<int64_t>& balance) {
   return absl::StrJoin(balance, balance.size() > 16 ? ", " : ",");
 }

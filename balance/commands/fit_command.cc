@@ -22,7 +22,9 @@
 #include "balance/choose/fit.h"
 #include "balance/commands/command_model.h"
 #include "balance/commands/training_flags.h"
+#include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
+#include "balance/memory/memory_plan.h"
 #include "balance/memory/memory_plan_json.h"
 #include "balance/memory/memory_plan_text.h"
 #include "balance/memory/optimizer_flag.h"
@@ -195,14 +197,32 @@ std::string seconds_text(double seconds) {
                      : absl::StrFormat("%.2f s", seconds);
 }
 
-std::string text_of(const CommandModel& model, const Settings& settings, const Fit& fit) {
+std::string worst_case(const CommandModel& model, const FitOptions& options, const Fit& fit) {
+  return worst_case_text(model,
+                         MemoryPlanOptions(fit.balance)
+                             .chunks(fit.chunks)
+                             .shared_inputs(model.shared_inputs)
+                             .checkpoint(fit.checkpoint)
+                             .deferred_batch_norm(options.deferred_batch_norm())
+                             .schedule(options.schedule())
+                             .optimizer(options.optimizer())
+                             .zero_grad(options.zero_grad())
+                             .progress([progress = options.progress()](int64_t, int64_t) {
+                               progress("the worst case of the experts");
+                             }),
+                         fit.room);
+}
+
+// `options`: with progress.
+std::string text_of(const CommandModel& model, const Settings& settings, const FitOptions& options,
+                    const Fit& fit) {
   return command::wrap(
              absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s",
                              model.title(), model.rows(), fit.chunks, fit.chunks == 1 ? "" : "es",
                              to_text(fit.checkpoint), settings.schedule, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
-         "\n" + to_text(fit.plan) + "\n" +
+         "\n" + to_text(fit.plan) + "\n" + worst_case(model, options, fit) +
          command::wrap(
              absl::StrFormat("Predicted for a step: %s, on nominal devices, from counted FLOPs; "
                              "only for comparing cuts.",
@@ -237,7 +257,7 @@ Answer search_one(const Settings& settings, const FitOptions& options) {
   Answer answer;
   answer.fits = found.fits;
   answer.json["answer"] = json_of(settings.model, settings, found);
-  answer.text = found.fits ? text_of(settings.model, settings, found)
+  answer.text = found.fits ? text_of(settings.model, settings, options, found)
                            : command::wrap(absl::StrFormat("%s does not fit: %s.",
                                                            settings.model.title(), found.limit),
                                            80, 0, 2);
@@ -254,7 +274,7 @@ Answer search_family(const Settings& settings, const FitOptions& options) {
   answer.json["next"] = nullptr;
   if (found.member > 0) {
     const CommandModel member = family.member(found.member);
-    answer.text = text_of(member, settings, found.fit);
+    answer.text = text_of(member, settings, options, found.fit);
     answer.json["answer"] = json_of(member, settings, found.fit);
   }
   if (found.next > 0) {

@@ -89,6 +89,16 @@ python3 -c 'import json, sys; fit = json.load(open(sys.argv[1])); assert fit["an
 "$program" "${small[@]}" --batch="$next" >"$work/none.log" 2>&1
 [ $? -eq 1 ] || fail "$next rows fit alone"
 
+# A mixture of experts is planned once more, with all tokens at the same experts.
+mkdir "$work/experts"
+echo '{"model_type": "mixtral", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 512,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 16}' \
+  >"$work/experts/config.json"
+"$program" --model="hf:$work/experts,64" --batch=4 --devices_gib=1,1 \
+  >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
+grep -q "^All experts get as many tokens in this plan" "$work/experts.log" || fail "no worst case"
+grep -q "That does not fit" "$work/experts.log" && fail "it does fit"
+
 "$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --chunks=2 --devices_gib=0.1,0.1 >"$work/tied.log" 2>&1 ||
   fail "--tied: $(cat "$work/tied.log")"
 expect_stopped "member" "$work/stopped.log" "$program" --family='unet:*,64' --devices_gib=22,22,22,22

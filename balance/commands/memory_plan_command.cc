@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "balance/commands/command_model.h"
 #include "balance/commands/training_flags.h"
+#include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
 #include "balance/memory/memory_plan.h"
 #include "balance/memory/memory_plan_json.h"
@@ -116,11 +117,12 @@ Settings read_settings(const CommandFace& face) {
   return settings;
 }
 
-MemoryPlan plan(const Settings& settings, torch::nn::Sequential network,
-                const command::InterruptScope& interrupt) {
-  std::optional<command::Progress> progress;
+// `progress`: begins with the first action.
+MemoryPlanOptions with_progress(const Settings& settings, const command::InterruptScope& interrupt,
+                                std::optional<command::Progress>& progress) {
   MemoryPlanOptions options = settings.options;
-  options.progress([&](int64_t done, int64_t total) {
+  options.shared_inputs(settings.model.shared_inputs);
+  return options.progress([&](int64_t done, int64_t total) {
     interrupt.check();
     if (!progress) {
       progress.emplace(std::cerr, settings.model.title(), total,
@@ -128,9 +130,18 @@ MemoryPlan plan(const Settings& settings, torch::nn::Sequential network,
     }
     progress->update(done);
   });
+}
+
+MemoryPlan plan(const Settings& settings, const command::InterruptScope& interrupt) {
+  std::optional<command::Progress> progress;
+  const MemoryPlanOptions options = with_progress(settings, interrupt, progress);
   const Training training = settings.model.training();
-  options.shared_inputs(training.shared_inputs);
-  return memory_plan(network, training.inputs, training.targets, training.loss, options);
+  return memory_plan(*settings.network, training.inputs, training.targets, training.loss, options);
+}
+
+std::string worst_case(const Settings& settings, const command::InterruptScope& interrupt) {
+  std::optional<command::Progress> progress;
+  return worst_case_text(settings.model, with_progress(settings, interrupt, progress));
 }
 
 // Returns the plan, and the settings that it was made for.
@@ -154,16 +165,9 @@ int run(const Settings& settings) {
                                  settings.batch, cut, settings.options.chunks());
   }
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
-  const MemoryPlan memory_plan = plan(settings, *settings.network, interrupt);
+  const MemoryPlan memory_plan = plan(settings, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
-  if (settings.model.make_worst) {
-    CommandModel worst = settings.model;
-    worst.make = worst.make_worst;
-    std::cout
-        << "All experts get as many tokens in this plan. If all tokens of a micro-batch go to "
-           "the same ones:\n"
-        << to_text(plan(settings, worst.make_on_meta(), interrupt)) << std::flush;
-  }
+  std::cout << worst_case(settings, interrupt) << std::flush;
   command::write_result(settings.json, json_of(settings, memory_plan));
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),

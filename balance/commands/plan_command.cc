@@ -24,8 +24,10 @@
 #include "balance/choose/plan.h"
 #include "balance/commands/command_model.h"
 #include "balance/commands/training_flags.h"
+#include "balance/commands/worst_case.h"
 #include "balance/costs/autocast.h"
 #include "balance/costs/profile_file.h"
+#include "balance/memory/memory_plan.h"
 #include "balance/memory/optimizer_flag.h"
 #include "command/files.h"
 #include "command/flag_values.h"
@@ -126,7 +128,9 @@ int64_t parse_bytes(const std::string& text) {
   double number = 0;
   const bool is_number = absl::SimpleAtod(text.substr(0, end), &number);
   const double bytes = found == kUnits.end() ? 0.0 : number * found->second;
-  if (!is_number || !(bytes >= 1 && bytes <= 1e18)) {
+  // A small number alone has lost its unit: no device has so few bytes.
+  const bool is_bare = unit.empty() && bytes < 0x1p20;
+  if (!is_number || is_bare || !(bytes >= 1 && bytes <= 1e18)) {
     throw command::wrong_value("memory", text, "give a size such as 22GiB or 500MiB");
   }
   return std::llround(bytes);
@@ -283,12 +287,32 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
               options);
 }
 
+std::string worst_case(const Settings& settings, const PipelinePlan& plan,
+                       const command::InterruptScope& interrupt) {
+  const PlanOptions& options = settings.options;
+  const std::vector<int64_t> room(plan.devices.size(), options.memory());
+  return worst_case_text(
+      settings.model,
+      MemoryPlanOptions(plan.balance)
+          .chunks(plan.chunks)
+          .shared_inputs(plan.shared_inputs)
+          .deferred_batch_norm(plan.deferred_batch_norm)
+          .partition_checkpoints(plan.checkpoints)
+          .schedule([schedule = plan.schedule](int64_t, int64_t) { return schedule; })
+          .device_of_stage(plan.placement().worker_of_stage())
+          .optimizer(options.optimizer())
+          .zero_grad(options.zero_grad())
+          .device_type(options.device_type())
+          .progress([&](int64_t, int64_t) { interrupt.check(); }),
+      options.memory() > 0 ? room : std::vector<int64_t>());
+}
+
 int run(const Settings& settings) {
   const command::InterruptScope interrupt;
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   PlanReport report = make_plan(settings, interrupt);
   report.plan.model = settings.model.saved_name;
-  std::cout << to_text(report) << std::flush;
+  std::cout << to_text(report) << worst_case(settings, report.plan, interrupt) << std::flush;
   const bool as_text = settings.output.size() > 4 &&
                        settings.output.compare(settings.output.size() - 4, 4, ".txt") == 0;
   if (!settings.output.empty()) {

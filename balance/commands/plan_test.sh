@@ -16,7 +16,7 @@ expect_mistake "did you mean --devices?" "${tiny[@]}" --devicess=2
 expect_mistake "--devices=0: give a number from 1" "${tiny[@]}" --devices=0
 expect_mistake "--devices=65: give a number from 1 to 64" "${tiny[@]}" --devices=65
 expect_mistake "resnet:1,1,1,1 has 51 layers only" --model=resnet:1,1,1,1 --devices=52
-for wrong in 0 -1 nan 22Gigs GiB; do
+for wrong in 0 -1 6 nan 22Gigs GiB; do
   expect_mistake "give a size such as 22GiB" "${tiny[@]}" --devices=2 --memory=$wrong
 done
 expect_mistake "'5' is not a number from 1 to 4" "${tiny[@]}" --devices=2 --chunks=2,5
@@ -127,6 +127,16 @@ grep -q "^deferred_batch_norm true" "$work/deferred.txt" || fail "$(cat "$work/d
 grep -q "profiled on: " "$work/measured.log" || fail "it is not said what was measured"
 tr -s '\n ' ' ' <"$work/measured.log" | grep -q "were 0.85 to 1.10 of real steps (of four networks, with whole backwards)" ||
   fail "it is not said how far such predictions were off"
+
+# A mixture of experts is planned once more, with all tokens at the same experts.
+mkdir "$work/experts"
+echo '{"model_type": "mixtral", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 512,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 16}' \
+  >"$work/experts/config.json"
+"$program" --model="hf:$work/experts,64" --batch=4 --devices=2 --chunks=2 --schedules=1f1b --stages_per_device=1 --memory=1GiB \
+  >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
+grep -q "^All experts get as many tokens in this plan" "$work/experts.log" || fail "no worst case"
+grep -q "That does not fit" "$work/experts.log" && fail "it does fit"
 
 "$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --devices=2 --chunks=2 --schedules=1f1b --stages_per_device=1 \
   >"$work/tied.log" 2>&1 || fail "--tied: $(cat "$work/tied.log")"

@@ -14,13 +14,14 @@ namespace gpipe::balance {
 // Each parser throws std::invalid_argument for any other text, and suggests what was probably
 // meant.
 
-// "always", "except_last", "never"
+// Reads "always", "except_last" or "never".
 Checkpoint parse_checkpoint(const std::string& text);
 // A name of schedule_by_name(). Call it once: later code uses the choice. The choice's generator
 // throws if the number of stages is not a multiple of the schedule's stages on a worker.
 ScheduleChoice parse_schedule(const std::string& text);
-// "1f1b,search": names for PlanOptions::schedules(), separated by commas; empty for an empty text.
-// Also throws for "search" alone, as a search starts from a schedule.
+// Reads a text like "1f1b,search": names for PlanOptions::schedules(), separated by commas. An
+// empty text gives no names. Also throws for "search" alone, because a search starts from a
+// schedule.
 std::vector<std::string> parse_schedules(const std::string& text);
 
 // "8,16": numbers from 1 to `most`, separated by commas; empty for an empty text. Throws

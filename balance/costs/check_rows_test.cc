@@ -44,7 +44,7 @@ nn::Sequential around(const std::function<Tensor(Tensor)>& f) {
   return nn::Sequential(nn::Linear(4, 4), of_tensor(f), nn::Linear(4, 3));
 }
 
-// "1 kValues" for each problem.
+// Each problem as a text like "1 kValues".
 std::vector<std::string> kinds(const std::vector<RowProblem>& problems) {
   static const char* const kNames[] = {"shape", "throws", "values", "norm"};
   std::vector<std::string> lines;

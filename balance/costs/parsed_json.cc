@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 // Reads a text until its first error and knows the field that it is in.
 class FieldOfError final : public nlohmann::json_sax<Json> {
  public:
-  // "layers[1].forward"
+  // The name of the field, like "layers[1].forward".
   std::string field() const {
     std::string result;
     for (const Level& level : levels_) {

@@ -15,7 +15,7 @@
 namespace gpipe::balance {
 namespace {
 
-// Ordered: people read the layers' names before their figures
+// The type keeps the order of fields, because people read the layers' names before their figures.
 using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpipe profile";

@@ -58,7 +58,7 @@ void check_model(const torch::nn::Sequential& model) {
   skip::verify_skippables(model);  // also finds null pointers deeper down
 }
 
-// "layer 3 ('conv')"
+// The layer in the words of messages, like "layer 3 ('conv')".
 std::string layer_text(const torch::nn::Sequential& model, size_t layer) {
   return "layer " + std::to_string(layer) + " (" +
          text::in_quotes(model->named_children()[layer].key()) + ")";

@@ -53,7 +53,7 @@ struct Rank {
   }
 };
 
-// None if the options forbid the cut.
+// Empty if the options forbid the cut.
 std::optional<Rank> rank(const Costs& costs, const Balance& balance,
                          const PartitionOptions& options) {
   Rank result;
@@ -571,7 +571,7 @@ TEST(Options, ASlowPartitionGetsLess) {
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{3, 6}));
   options.slowness = {1, 2};
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{6, 3}));
-  // Only ratios matter.
+  // Only the ratios of the slownesses matter.
   options.slowness = {1e-200, 2e-200};
   EXPECT_EQ(partition(Costs(9, 1.0), 2, options), (Balance{6, 3}));
 }

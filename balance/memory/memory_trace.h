@@ -28,7 +28,7 @@ enum class MemoryUse : uint8_t {
 };
 inline constexpr int kMemoryUses = 8;
 
-// "parameters", "optimizer state", ...
+// The use in words: "parameters", "optimizer state", ...
 const char* name_of(MemoryUse use);
 
 // A part of a run: the preparations, an action, or an optimizer's step.
@@ -38,7 +38,7 @@ struct Turn {
   Action action;  // only for kAction
 };
 
-// "the start", "F3.2", "the optimizer"
+// The turn in words: "the start", "F3.2", "the optimizer".
 std::string name_of(const Turn& turn);
 
 struct MemoryBlock {

@@ -29,7 +29,8 @@ Seen& seen() {
   return *seen_operators;
 }
 
-// "(bfloat16)" or "(float16)" if an argument has a type below single precision, otherwise empty.
+// Returns "(bfloat16)" or "(float16)" if an argument has a type below single precision, otherwise
+// an empty text.
 std::string lower_precision(const at::RecordFunction& call) {
   for (const c10::IValue& input : internal::recorded_inputs(call)) {
     if (!input.isTensor() || !input.toTensor().defined()) continue;

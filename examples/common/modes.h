@@ -1,4 +1,4 @@
-// Autocast, KeepsGenerator: what holds while a scope lasts.
+// Autocast, KeepsGenerator: scopes that change a mode, or keep a state, as long as they live.
 #ifndef COMMON_MODES_H_
 #define COMMON_MODES_H_
 
@@ -21,8 +21,8 @@ class Autocast {
   bool on_;
 };
 
-// Keeps the state of the random generator. Draws while it lives do not affect the training: a run
-// that validates more often, or is stopped and resumed, has the same dropout.
+// Puts the state of the random generator back at its end. So draws while it lives do not affect the
+// training: a run that validates more often, or is stopped and resumed, has the same dropout.
 class KeepsGenerator {
  public:
   KeepsGenerator();

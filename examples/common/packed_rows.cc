@@ -12,7 +12,8 @@
 namespace examples {
 namespace {
 
-// How many rows are open at a time. More rows mean less padding, but also a less random order.
+// The number of rows that are open at a time. More rows mean less padding, but also a less random
+// order.
 constexpr size_t kOpenRows = 16;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// PackedRows: pieces of documents as rows of tokens to train a language model on.
+// PackedRows: packs pieces of documents into rows of tokens, on which a language model is trained.
 //
-// Rows have several pieces side by side, which do not see each other. The rest of a row is padding,
+// A row has several pieces side by side, which do not see each other. The rest of a row is padding,
 // which does not count.
 #ifndef COMMON_PACKED_ROWS_H_
 #define COMMON_PACKED_ROWS_H_
@@ -25,8 +25,8 @@ struct Batch {
 
 // The mini-batches of a training run, epoch after epoch, or of a validation.
 //
-// Guarantees: the content of a mini-batch depends on the arguments of the constructor and its
-// number alone, so a run that is resumed goes on with the data that it would have had.
+// Guarantees: the content of a mini-batch depends only on its number and the arguments of the
+// constructor. So a run that is resumed goes on with the data that it would have had.
 class PackedRows {
  public:
   // Writes one piece (a run of tokens of one document): its tokens to `ids`, and as many targets to
@@ -45,8 +45,8 @@ class PackedRows {
   // How many rows there are from row `first` to the end of its epoch.
   int64_t left_in_epoch(int64_t first);
 
-  // The same for a validation, in the pieces' own order, each piece once: the number of all rows,
-  // and `rows` rows from row `first` on.
+  // The rows of a validation, which has the pieces in their own order, each once: the number of all
+  // rows, and `rows` rows from row `first` on.
   int64_t validation_rows() const { return static_cast<int64_t>(in_order_.size()); }
   Batch validation(int64_t first, int64_t rows) const;
 

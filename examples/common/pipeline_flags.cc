@@ -64,7 +64,7 @@ std::vector<c10::Device> parse_devices(const std::string& text) {
   return devices;
 }
 
-// The order counts for a single replica, too, if there are groups.
+// If there are groups, the order counts for a single replica, too.
 void check_order_of_sums(const PipelineSettings& settings) {
   if (settings.replicas == 1 && settings.groups == 0) return;
   if (adds_in_order(settings.schedule.make)) return;
@@ -162,7 +162,7 @@ gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Se
 }
 
 bool adds_in_order(const gpipe::ScheduleGenerator& schedule) {
-  // Every schedule supports 4 stages, and 2 micro-batches show the order.
+  // Every schedule supports 4 stages, and 2 micro-batches suffice to see the order.
   constexpr int64_t kStages = 4, kMicroBatches = 2;
   return schedule(kStages, kMicroBatches).verify(gpipe::Sends::kBuffered).ascending;
 }

@@ -1,7 +1,8 @@
-// read_pipeline_flags, make_pipeline: a pipeline as flags ask for it, over processes and replicas.
+// read_pipeline_flags, make_pipeline: make a pipeline as flags ask for it, over processes and
+// replicas.
 //
 // The flags are --schedule, --chunks, --replicas, --groups, --zero, --checkpoint, --threads and
-// --devices. Where the model is cut is the program's own.
+// --devices. The program itself decides where the model is cut.
 #ifndef COMMON_PIPELINE_FLAGS_H_
 #define COMMON_PIPELINE_FLAGS_H_
 
@@ -34,8 +35,8 @@ struct PipelineSettings {
 // flag and its value, for wrong values and for flags that do not go together.
 void read_pipeline_flags(PipelineSettings& settings, int64_t batch);
 
-// The flags that a run's bits depend on (examples/common/bits.h). `threads`: those of each stage on
-// the CPU; 0 if no stage is there.
+// The flags on which a run's bits depend (examples/common/bits.h). `threads`: the threads of each
+// stage on the CPU; 0 if no stage is there.
 nlohmann::ordered_json pipeline_bits(const PipelineSettings& settings, int64_t threads);
 
 gpipe::GPipe make_pipeline(const PipelineSettings& settings, const torch::nn::Sequential& model,

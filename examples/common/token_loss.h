@@ -1,4 +1,5 @@
-// mean_loss, count_tokens, LearningRate: what training a language model takes beside a pipeline.
+// mean_loss, count_tokens, LearningRate: the parts of training a language model that are not the
+// pipeline.
 #ifndef COMMON_TOKEN_LOSS_H_
 #define COMMON_TOKEN_LOSS_H_
 
@@ -23,8 +24,8 @@ at::Tensor mean_loss(const std::vector<at::Tensor>& outputs,
 // a step is the mean over the tokens of all its micro-batches.
 double count_tokens(const std::vector<at::Tensor>& targets);
 
-// AdamW's two groups: matrices decay, norms' weights and biases do not. All processes have the same
-// two groups, so a group may be empty in some of them.
+// AdamW's two groups of parameters: matrices decay, weights and biases of norms do not. All
+// processes have these two groups, so a group may be empty in some of them.
 struct AdamWGroups {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   torch::optim::AdamWOptions defaults;
@@ -36,8 +37,8 @@ struct LearningRate {
   int64_t warm_up = 0;  // steps from 0 to the highest
   int64_t steps = 0;    // of the run: a tenth of the highest is left at its end
 
-  // The rate of step 0, 1, ...: a line up, then half a wave of cosine down (Loshchilov, Hutter,
-  // "SGDR", 2017).
+  // The rate of step 0, 1, ...: it rises in a straight line, and then falls along half a wave of a
+  // cosine (Loshchilov, Hutter, "SGDR", 2017).
   double at(int64_t step) const;
 };
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);

@@ -20,7 +20,7 @@ bool is(const std::exception& error) {
   return dynamic_cast<const Type*>(&error) != nullptr;
 }
 
-// A mistake that other processes have found, thrown by a process that has found none itself.
+// Thrown by a process that has found no mistake itself, because other processes have.
 class MistakeOfOthers : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -48,7 +48,7 @@ class Mistakes {
     } catch (const MistakeOfOthers&) {
       throw;
     } catch (const std::exception&) {
-      // The other process is gone.
+      // The other process is gone, so there is no cause to look for.
     }
   }
 
@@ -81,7 +81,7 @@ class Mistakes {
     try {
       (void)compare("");
     } catch (const std::exception&) {
-      // The others have not waited.
+      // The others did not wait, so there is nothing to wait for.
     }
   }
 

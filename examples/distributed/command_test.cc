@@ -40,7 +40,7 @@ struct Command {
   std::function<void(const gpipe::World& world)> prepare = [](const gpipe::World&) {};
 };
 
-// How each process ends: its exit code, and its errors with | for the end of a line.
+// How each process ends: its exit code, and its errors with | in place of line ends.
 std::vector<std::string> ends(const Command& command) {
   const MasterPort port;
   RankProcesses ranks(kRanks, [&](int64_t rank, const RankProcesses::Say& say) {
@@ -137,7 +137,7 @@ TEST(RunCommand, SaysOnceWhichSettingsAreNotTheSame) {
     if (settings[0] != settings[2]) throw std::invalid_argument(settings[0] + ", " + settings[2]);
   };
   EXPECT_THAT(ends(command), ElementsAre("2 error: seed 3, seed 5|", "2 ", "2 "));
-  // Another process has found something else before that.
+  // Before that, another process has found something else.
   command.prepare = [](const gpipe::World& world) {
     if (world.rank() == 1) throw std::invalid_argument("no such file");
     (void)gpipe::distributed::settings_of_ranks(world, "seed 3");

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The example on a machine without IPv4, which is a network namespace that has ::1 alone: under our launcher, and where
-# the variables are set by hand, the parameters are those of one process, and an address that is not there is named.
+# Tests the example on a machine without IPv4, which is a network namespace that has ::1 alone.
+# Under our launcher, and if the variables are set by hand, the parameters must be those of one
+# process. An address that the machine does not have must be named in the error.
 #
 #   ipv6_test.sh TRAIN LAUNCH TEXT
 #
-# Needs network namespaces, as root or by a user namespace. Without, it is skipped, and its report says so.
+# Needs network namespaces, as root or by a user namespace. Without them the test is skipped, and
+# its report says so.
 set -euo pipefail
 train="${PWD}/$1"
 launch="${PWD}/$2"
@@ -48,7 +50,7 @@ want="$(hash_in "${TEST_TMPDIR}/out")"
 [[ "$(hash_in "${TEST_TMPDIR}/out")" == "${want}" ]] || fail "the launcher: other parameters"
 grep -q 'store is at \[::1\]:' "${TEST_TMPDIR}/out" || fail "the launcher: the address is not told"
 
-# rank MASTER_ADDR GPIPE_INTERFACE RANK: by hand; each meeting has a port of its own.
+# rank MASTER_ADDR GPIPE_INTERFACE RANK: starts a rank by hand. Each meeting has a port of its own.
 port=29500
 rank() {
   local setting=()

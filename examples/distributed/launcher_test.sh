@@ -18,7 +18,7 @@ run() { # PROCESSES ARGUMENTS...
   shift
   case "${launcher}" in
     torchrun)
-      # Its store listens at a port that it finds by itself.
+      # The launcher's store listens at a port that the launcher finds by itself.
       python3 -m torch.distributed.run --no-python --standalone "--nproc-per-node=${processes}" "${train}" "$@"
       ;;
     mpirun)
@@ -29,12 +29,13 @@ run() { # PROCESSES ARGUMENTS...
 }
 
 case "${launcher}" in
-  # PyTorch's launcher is a part of the LibTorch that the program is linked with, if that came as wheels.
+  # PyTorch's launcher comes with the LibTorch that the program is linked with, if that LibTorch
+  # came as wheels.
   torchrun) use_libtorch_python torchrun "${train}" torchrun distributed/run.py torch.distributed.run ;;
   mpirun) [[ -n "$(type -P mpirun)" ]] || skip mpirun "no mpirun on PATH (Debian: openmpi-bin)" ;;
   *) echo "no launcher ${launcher}"; exit 1 ;;
 esac
-# Variables of a run to which this test itself belongs.
+# These variables may belong to a run of which this test is a part.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=1
 
@@ -62,7 +63,7 @@ for layout in "2" "4 --replicas=2"; do
   expect grep -q "started by .*${launcher}: rank 0" "${TEST_TMPDIR}/err"
 done
 
-# fails TEXT ARGUMENTS...: the launcher says so, and TEXT is said once.
+# fails TEXT ARGUMENTS...: the launcher must report the failure, and TEXT must be said once.
 fails() {
   local text="$1"
   shift
@@ -72,9 +73,10 @@ fails() {
   fi
   expect [ "$(grep -c -e "error: ${text}" "${TEST_TMPDIR}/err")" -eq 1 ]
 }
-# A mistake of one process, after the training.
+# Only one process finds this mistake, after the training.
 fails "--trace=/nonexistent/trace: cannot be written" --trace=/nonexistent/trace
-# Wrong usage, in all of them. torchrun also says why in its summary: each process has left it the reason.
+# All processes find this wrong usage. torchrun also says why in its summary, because each process
+# has left it the reason.
 fails "--text=/nonexistent: cannot read /nonexistent: No such file" --text=/nonexistent
 fails "--stages=1: .* for 1 process, and there are 2" --stages=1
 [[ ${launcher} != torchrun ]] || expect grep -q 'traceback : --stages=1: .*process' "${TEST_TMPDIR}/err"

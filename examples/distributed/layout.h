@@ -1,4 +1,4 @@
-// world_of_replicas, even_balance, placement_over: where the layers of a training run are, over any
+// world_of_replicas, even_balance, placement_over: lay out the layers of a training run over any
 // number of processes.
 #ifndef DISTRIBUTED_LAYOUT_H_
 #define DISTRIBUTED_LAYOUT_H_
@@ -20,9 +20,9 @@ gpipe::World world_of_replicas(const gpipe::World& processes, int64_t replicas);
 // std::invalid_argument for fewer than one stage and for more stages than layers.
 std::vector<int64_t> even_balance(int64_t layers, int64_t stages);
 
-// Where the schedule has its stages. If a replica has several processes, each gets the same number
-// of workers, with consecutive numbers. Throws std::invalid_argument that names the flag --stages
-// if there are fewer workers than processes.
+// The placement of the schedule's stages. If a replica has several processes, each gets the same
+// number of workers, with consecutive numbers. Throws std::invalid_argument that names the flag
+// --stages if there are fewer workers than processes.
 gpipe::Placement placement_over(const gpipe::World& world, const gpipe::ScheduleChoice& schedule,
                                 int64_t stages);
 

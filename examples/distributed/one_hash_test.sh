@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One run, one hash: the parameters are the same, to the last bit, after training over one or
-# several threads, processes or replicas, under every schedule.
+# Tests "one run, one hash": the parameters must be the same, to the last bit, after training over
+# one or several threads, processes or replicas, under every schedule.
 set -euo pipefail
 launch="$1"
 train="$2"
@@ -30,14 +30,15 @@ for layout in "${layouts[@]}"; do
       "--schedule=${schedule}" "${options[@]}" | last_line)"
 done
 
-# A trace has the workers of all processes.
+# The trace must have the workers of all processes.
 trace="${TEST_TMPDIR:-/tmp}/trace.json"
 "${launch}" --processes=4 -- "${train}" --replicas=2 --steps=1 "--text=$3" "--trace=${trace}" >/dev/null
 for what in '"replica 0"' '"replica 1"' '"worker 0"' '"worker 1"' '"F0.0"' '"B1.1"'; do
   grep -q "${what}" "${trace}" || { echo "the trace lacks ${what}"; failed=1; }
 done
 
-# With another number of steps the hash differs: a hash that never changes would prove nothing.
+# With another number of steps the hash must differ, because a hash that never changes would prove
+# nothing.
 other="$("${train}" --stages=1 --steps=19 "--text=$3" | last_line)"
 [[ ${other} != "${alone}" ]] || { echo "19 steps give the hash of 20"; failed=1; }
 exit "${failed}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests that a run that loses a process halfway (kill -9), and is started again, goes on from its last checkpoint and ends
-# with the parameters of an undisturbed run.
+# Tests a run that loses a process halfway (kill -9) and is started again. It must go on from its
+# last checkpoint and end with the parameters of an undisturbed run.
 #
 #   restart_test.sh launch|torchrun LANGUAGE_MODEL TEXT LAUNCH
 #
-# With `launch`, our own launcher, the same command is given again; torchrun does so by itself (--max-restarts). Where
-# there is no torchrun the test is skipped, and its report says so.
+# With `launch`, our own launcher, the test gives the same command again. torchrun restarts by
+# itself (--max-restarts). If there is no torchrun the test is skipped, and its report says so.
 set -euo pipefail
 launcher="$1"
 program="${PWD}/$2"
@@ -19,7 +19,7 @@ options=("--text=${PWD}/$3" --length=48 --width=16 --heads=2 --blocks=2 --batch=
 source tools/testing/libtorch_python.sh
 [[ ${launcher} != torchrun ]] ||
   use_libtorch_python torchrun_restart "${program}" torchrun distributed/run.py torch.distributed.run
-# Variables of a run to which this test itself belongs.
+# These variables may belong to a run of which this test is a part.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT
 export OMP_NUM_THREADS=1
 
@@ -34,7 +34,7 @@ hash_of() { grep -o 'parameters [0-9a-f]\{16\}$' "$1" | cut -d' ' -f2; }
 alone="$(hash_of "${work}/alone.log")" || fail "no hash"
 echo "undisturbed: ${alone}"
 
-# A file, and not bash -c: torchrun replaces $$ and the like in arguments.
+# The command is a file and not `bash -c`, because torchrun replaces $$ and the like in arguments.
 cat >"${work}/each.sh" <<'EACH'
 echo $$ >>"$1.${RANK}.pids"
 exec "${@:2}"
@@ -51,7 +51,8 @@ run() {
   esac
 }
 
-# is_saved NAME LAUNCHER_PID: waits for a checkpoint of the run. Fails if the run ends before.
+# is_saved NAME LAUNCHER_PID: waits for a checkpoint of the run. Fails if the run ends before there
+# is one.
 is_saved() {
   local tries
   for ((tries = 0; tries < 12000; ++tries)); do
@@ -62,7 +63,7 @@ is_saved() {
   return 1
 }
 
-# lose RANK: a run in which that rank is killed after the first checkpoint.
+# lose RANK: makes a run in which that rank is killed after the first checkpoint.
 lose() {
   local name="lose$1" code=0 runner after
   rm -rf "${work:?}/${name}"*
@@ -73,7 +74,7 @@ lose() {
   kill -KILL "$(cat "${work}/${name}.$1.pids")" || fail "rank $1 has ended before it could be killed"
   wait "${runner}" || code=$?
   if [[ ${launcher} == launch ]]; then
-    # The launcher names the rank, and is started again.
+    # The launcher must name the rank, and is then started again.
     [[ ${code} -eq 137 ]] || fail "exit code ${code} instead of 128 + SIGKILL"
     grep -q "the failure began with rank $1" "${work}/${name}.log" || fail "the launcher does not name rank $1"
     grep -q "rank $1 .* is gone" "${work}/${name}.log" || fail "the other rank does not name rank $1"

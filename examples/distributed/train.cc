@@ -1,5 +1,5 @@
 // Trains a language model over threads, processes and replicas, and prints a hash of its
-// parameters: the same for every layout.
+// parameters, which is the same for every layout.
 //
 //   tools/bazel build //examples/distributed:train //gpipe/distributed:launch
 //   bazel-bin/examples/distributed/train --stages=4

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# The example over two machines, which are two network namespaces with two ranks each: over a line that delays each
-# packet by 5 ms and loses one of a hundred the parameters are those of one process. A rank that is killed (-9) is named
-# by all others within seconds, and one that is stopped (-STOP) once it has been silent for as long as is allowed (30 s);
-# when that one goes on it ends, too. When the line is cut each machine names the ranks that it has lost, after as long.
+# Tests the example over two machines, which are two network namespaces with two ranks each, over a
+# line that delays each packet by 5 ms and loses one of a hundred. The parameters must be those of
+# one process. If a rank is killed (-9), all others must name it within seconds. If a rank is
+# stopped (-STOP), they must name it once it has been silent for as long as is allowed (30 s). When
+# the stopped rank goes on, it must end, too. If the line is cut, each machine must name the ranks
+# that it has lost, after the same time.
 #
 #   two_machines_test.sh TRAIN TEXT LINK
 #
-# Needs root and network namespaces, and /dev/net/tun where the kernel has no netem. Without, it is skipped, and its
-# report says so.
+# Needs root and network namespaces, and /dev/net/tun if the kernel has no netem. Without them the
+# test is skipped, and its report says so.
 set -euo pipefail
 train="${PWD}/$1"
 options=("--text=${PWD}/$2")
@@ -36,7 +38,7 @@ for program in ip nsenter unshare; do
 done
 unshare --net true 2>/dev/null || skip "no network namespace can be made here"
 
-# A machine is the namespace of a process that sleeps.
+# Each machine is the namespace of a process that sleeps.
 machines=()
 for machine in 0 1; do
   unshare --net sleep 1000 &
@@ -52,7 +54,7 @@ for machine in 0 1; do
   at "${machine}" ip link set lo up
 done
 
-# The line, with netem if the kernel has it.
+# Lays the line, with netem if the kernel has it.
 lay_line() {
   ip link add gpipe-line-a type veth peer name gpipe-line-b || return 1
   ip link set gpipe-line-a netns "${machines[0]}" name line && ip link set gpipe-line-b netns "${machines[1]}" name line || return 1
@@ -79,12 +81,13 @@ for machine in 0 1; do
   at "${machine}" ip link set line up
 done
 
-# start ARGUMENTS...: ranks 0 and 1 on the first machine, 2 and 3 on the second.
+# start ARGUMENTS...: starts ranks 0 and 1 on the first machine, and 2 and 3 on the second.
 start() {
   local rank
   ranks=()
   for rank in 0 1 2 3; do
-    # Not at(): the process that is killed must be the rank, and not a shell that waits for it.
+    # This does not use at(), because the process that is killed must be the rank and not a shell
+    # that waits for it.
     nsenter --target "${machines[rank / 2]}" --net env RANK="${rank}" WORLD_SIZE=4 LOCAL_RANK="$((rank % 2))" LOCAL_WORLD_SIZE=2 \
       MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 "${train}" "${options[@]}" "$@" \
       >"${TEST_TMPDIR}/out${rank}" 2>"${TEST_TMPDIR}/err${rank}" &
@@ -108,7 +111,7 @@ for layout in "" "--replicas=2"; do
   [[ ${found} == "${alone}" ]] || failed=1
 done
 
-# begin_endless: a run without an end, in the midst of its steps.
+# begin_endless: starts a run without an end, and waits until it is in the middle of its steps.
 begin_endless() {
   local tries
   start --steps=1000000
@@ -122,8 +125,8 @@ begin_endless() {
   exit 1
 }
 milliseconds() { date +%s%3N; }
-# ends_naming WHAT RANK LEAST MOST TEXT...: the rank ends with an error that has each TEXT, so many milliseconds after
-# `begin`.
+# ends_naming WHAT RANK LEAST MOST TEXT...: the rank must end with an error that has each TEXT,
+# between LEAST and MOST milliseconds after `begin`.
 ends_naming() {
   local what="$1" rank="$2" least="$3" most="$4" code=0 took said text
   shift 4
@@ -141,7 +144,8 @@ ends_naming() {
   fi
 }
 
-# A rank of each machine is killed: the system of its machine closes its connections, also those over the line.
+# One rank of each machine is killed in turn. The system of its machine closes its connections, also
+# those over the line.
 for killed in 1 2; do
   begin_endless
   begin="$(milliseconds)"
@@ -151,7 +155,7 @@ for killed in 1 2; do
   done
 done
 
-# A rank is stopped: its connections stay open, and nothing comes from it.
+# A rank is stopped, so its connections stay open and nothing comes from it.
 begin_endless
 begin="$(milliseconds)"
 kill -STOP "${ranks[3]}"
@@ -159,7 +163,7 @@ for rank in 0 1 2; do
   ends_naming "rank 3 stopped" "${rank}" 25000 45000 "rank 3 \([^)]*\) is silent"
 done
 kill -0 "${ranks[3]}" || { echo "the stopped rank has ended by itself"; failed=1; }
-# When it goes on it finds that the others have given it up.
+# When the rank goes on, it must find that the others have given it up.
 begin="$(milliseconds)"
 kill -CONT "${ranks[3]}"
 ends_naming "rank 3 goes on" 3 0 5000 "rank 3 \([^)]*\) is silent"

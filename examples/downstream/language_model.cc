@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr int64_t kLength = 64;  // tokens that the model looks back at
-constexpr int64_t kRows = 8;     // of a mini-batch
+constexpr int64_t kLength = 64;  // the number of tokens that the model sees
+constexpr int64_t kRows = 8;     // the rows of a mini-batch
 constexpr int64_t kChunks = 4;
 
 torch::nn::Sequential model() {
@@ -20,7 +20,7 @@ torch::nn::Sequential model() {
           .hidden_size(64)
           .num_heads(4)
           .intermediate_size(192)
-          .packed(true));  // which a KvCache needs
+          .packed(true));  // a KvCache needs this
 }
 
 gpipe::GPipe make(const std::vector<int64_t>& balance) {

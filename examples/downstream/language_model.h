@@ -1,4 +1,5 @@
-// LanguageModel: a small language model of a text's bytes, as another team would begin its own.
+// LanguageModel: a small language model of the bytes of a text, such as another team might begin
+// with.
 #ifndef DOWNSTREAM_LANGUAGE_MODEL_H_
 #define DOWNSTREAM_LANGUAGE_MODEL_H_
 
@@ -9,19 +10,20 @@
 #include "balance/training.h"
 #include "gpipe/gpipe.h"
 
-// The model and its training data, for GPipe's commands that find a cut or whether the model fits.
+// Makes the model and its training data, for GPipe's commands that find a cut or say whether the
+// model fits.
 gpipe::balance::Training make_model();
 
 class LanguageModel {
  public:
-  // `text`: at least some hundred bytes. 11 layers, cut according to `balance`.
+  // `text`: at least some hundred bytes. The model has 11 layers, cut according to `balance`.
   LanguageModel(const std::string& text, const std::vector<int64_t>& balance);
 
   // Trains it. Returns the loss of each step, which does not depend on the balance.
   std::vector<double> train(int64_t steps);
 
-  // The most probable continuations of the prompts. There are at most 4 prompts, all of the same
-  // length.
+  // Returns the most probable continuations of the prompts. There may be at most 4 prompts, all of
+  // the same length.
   std::vector<std::string> write(const std::vector<std::string>& prompts, int64_t bytes);
 
  private:

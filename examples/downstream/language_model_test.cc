@@ -4,7 +4,7 @@
 
 namespace {
 
-// A text that repeats one verse is learned soon.
+// A text that repeats one verse, so that it is learned soon.
 std::string text() {
   std::string text;
   while (text.size() < 4000) {

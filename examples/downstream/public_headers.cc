@@ -67,7 +67,7 @@
 #include "skip/skippable.h"
 #include "tied/tied_layer.h"
 
-// Uses a value of each, so that no header goes unused here.
+// Uses something of each header, so that none is unused here.
 [[maybe_unused]] std::string describe(const gpipe::balance::MemoryPlan& plan) {
   return to_text(plan) + to_json(plan) + to_svg(plan, "a plan");
 }

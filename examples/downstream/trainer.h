@@ -1,4 +1,4 @@
-// train: trains a pipeline of GPipe's, as another team's code would.
+// train: trains one of GPipe's pipelines, as another team's code would.
 #ifndef DOWNSTREAM_TRAINER_H_
 #define DOWNSTREAM_TRAINER_H_
 

@@ -2,6 +2,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "examples/common/packed_rows.h"
 #include "examples/common/pipeline_flags.h"
 #include "examples/common/token_loss.h"
+#include "examples/common/training_flags.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/fine_tune/average.h"
@@ -48,7 +50,8 @@ constexpr char kUsage[] =
     "  tools/bazel run //examples/fine_tune -- --model=MODEL --data=chats.safetensors --run=run\n\n"
     "The same command goes on from run/last, if it is there. Over several processes it runs as "
     "any\n"
-    "pipeline (docs/guide/24-processes.md).\n\n"
+    "pipeline (docs/guide/24-processes.md). For all parameters (--nolora) take a tenth of the\n"
+    "default --learning_rate.\n\n"
     "Exit codes: 0, also after SIGUSR1; 1 for an error while running; 2 for wrong usage; 130 "
     "after\n"
     "Ctrl-C. After a signal the checkpoint is written.";
@@ -124,6 +127,14 @@ class Run {
       return interrupt_.requested() ? gpipe::command::kInterruptedExitCode : 0;
     }
     const std::string from = best_.step < 0 ? settings_.last() : settings_.best();
+    const int64_t expected = best_.step < 0 ? step_ : best_.step;
+    const int64_t found = gpipe::read_progress(from).step;
+    if (found != expected) {
+      throw std::runtime_error(absl::StrFormat(
+          "%s has step %d, and step %d was the best of this run: another run wrote it, with other "
+          "flags; take another --run",
+          from, found, expected));
+    }
     // Rank 0 writes, and the others wait.
     say("wrote " + gpipe::from_rank_0(world_, [&] {
           write_result(settings_, from);
@@ -157,6 +168,12 @@ class Run {
                                   "folder");
     }
     best_ = Best::from_json(saved["best"]);
+    if (best_.step >= 0 && !gpipe::has_checkpoint(settings_.best())) {
+      throw std::invalid_argument(
+          absl::StrFormat("--run=%s: step %d was the best so far, and %s is missing; put it back, "
+                          "or give another folder",
+                          settings_.run, best_.step, settings_.best()));
+    }
     saved.erase("best");
     const examples::BitsDifference difference = examples::compare_bits(saved.dump(), bits_);
     if (difference.flags.empty() && difference.unknown.empty()) return;
@@ -195,6 +212,17 @@ class Run {
 
   // --- Training
 
+  // Ends a run whose parameters would be lost, before it writes them.
+  double finite(double loss, const char* of) const {
+    if (std::isfinite(loss)) return loss;
+    throw std::runtime_error(absl::StrFormat(
+        "the loss of the %s after step %d is %f, so this run cannot go on; %s. Take a lower "
+        "--learning_rate or a longer --warm_up",
+        of, step_, loss,
+        saved_at_ < 0 ? "nothing is saved"
+                      : absl::StrFormat("%s has step %d", settings_.last(), saved_at_)));
+  }
+
   bool is_over() const { return settings_.patience > 0 && best_.waits >= settings_.patience; }
 
   // The rows of this replica, where the pipeline has its first or its last stage.
@@ -229,7 +257,8 @@ class Run {
       pipe_->zero_grad();
       {
         const examples::Autocast autocast(pipe_->devices().front().type(), settings_.bfloat16);
-        losses += pipe_->step(inputs(batch), targets(batch), examples::mean_loss, options).loss;
+        losses += finite(
+            pipe_->step(inputs(batch), targets(batch), examples::mean_loss, options).loss, "step");
       }
       pipe_->clip_grad_norm_(settings_.clip);
       examples::set_learning_rate(*optimizer_, rate.at(step_));
@@ -274,7 +303,7 @@ class Run {
       }
       pipe_->train();
     }
-    const double loss = sum / tokens;
+    const double loss = finite(sum / tokens, "validation");
     if (loss < best_.loss) {
       best_ = {loss, step_, 0};
       save(settings_.best());
@@ -308,6 +337,8 @@ void expect_same_flags(const gpipe::World& processes, const Settings& settings) 
 }  // namespace fine_tune
 
 int main(int argc, char** argv) {
+  examples::set_training_defaults({/*learning_rate=*/2e-4, /*weight_decay=*/0.01, /*warm_up=*/20,
+                                   /*validate_every=*/50, /*save_every=*/100});
   std::signal(SIGUSR1, [](int) { fine_tune::was_told = 1; });
   const auto settings = std::make_shared<fine_tune::Settings>();
   return distributed::run_command(

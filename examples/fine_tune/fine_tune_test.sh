@@ -37,12 +37,13 @@ expect_same() {
   compared=$((compared + 1))
 }
 
-for kind in lora dora full average; do
+for kind in lora dora full average tied; do
   case $kind in
   lora) more=() file=adapter/adapter_model.safetensors ;;
   dora) more=(--dora "--targets=q_proj,v_proj,down_proj") file=adapter/adapter_model.safetensors ;;
   full) more=(--nolora --learning_rate=0.005) file=model/model.safetensors ;;
   average) more=(--average=0.8 --merge --learning_rate=0.05 "--targets=k_proj,up_proj") file=model/model.safetensors ;;
+  tied) more=(--model="$work/in/tied" --nolora --average=0.8 --learning_rate=0.005) file=model/model.safetensors ;;
   esac
   hash_of $kind "$program" "${tiny[@]}" "${more[@]}" --run="$work/$kind"
   alone=$hash
@@ -70,7 +71,7 @@ for kind in lora dora full average; do
   expect_same "$kind-again" "$file"
 done
 # Each is another training.
-[ "$(cat "$work"/{lora,dora,full,average}.log | sed -n 's/^parameters //p' | sort -u | wc -l)" -eq 4 ] ||
+[ "$(cat "$work"/{lora,dora,full,average,tied}.log | sed -n 's/^parameters //p' | sort -u | wc -l)" -eq 5 ] ||
   fail "runs with the same hash"
 # A base that adapters leave as it is has its bits in the checkpoint; what is merged is another model.
 cmp -s "$work/in/model/model.safetensors" "$work/average/model/model.safetensors" && fail "nothing was merged"
@@ -97,30 +98,39 @@ hash_of early_again "$program" "${tiny[@]}" --run="$work/early" --steps=60 --pat
 grep -q "^step" "$work/early_again.log" && fail "an early end goes on"
 
 # Signals: all ranks save after the same step, and end.
-expect_stopped_by() { # NAME SIGNAL CODE COMMAND...
-  local name=$1 signal=$2 code=$3 pid
+expect_saved() { # NAME SIGNAL CODE COMMAND...
+  local name=$1 signal=$2 code=$3
   shift 3
-  set -m
-  "$@" >"$work/$name.log" 2>&1 &
-  pid=$!
-  set +m
-  for _ in $(seq 1200); do
-    grep -q "step 5:" "$work/$name.log" && break
-    sleep 0.05
-  done
-  kill "-$signal" "$pid"
-  wait "$pid"
-  local got=$?
-  [ "$got" -eq "$code" ] || fail "$name: exit code $got after SIG$signal"
+  expect_stopped_by "$signal" "$code" "step 5:" "$work/$name.log" "$@"
   grep -q "the same command goes on after step" "$work/$name.log" || fail "$name: does not say how it goes on"
   [ -e "$work/$name/last/model.safetensors" ] || [ -e "$work/$name/last/model.safetensors.index.json" ] ||
     fail "$name: nothing is saved"
 }
 long=("${tiny[@]}" --steps=1000000 --save_every=0)
-expect_stopped_by interrupted INT 130 "$program" "${long[@]}" --run="$work/interrupted"
-expect_stopped_by told USR1 0 "$program" "${long[@]}" --run="$work/told"
-expect_stopped_by told_two USR1 0 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/told_two"
-expect_stopped_by interrupted_two INT 130 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/interrupted_two"
+expect_saved interrupted INT 130 "$program" "${long[@]}" --run="$work/interrupted"
+expect_saved told USR1 0 "$program" "${long[@]}" --run="$work/told"
+expect_saved told_two USR1 0 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/told_two"
+expect_saved interrupted_two INT 130 "$launch" --processes=2 -- "$program" "${long[@]}" --run="$work/interrupted_two"
+
+# A loss that is not finite ends all ranks, and what was saved before stays.
+"$launch" --processes=2 -- "$program" "${tiny[@]}" --run="$work/lost" --save_every=1 --warm_up=0 --learning_rate=1e9 \
+  --steps=12 >"$work/lost.log" 2>&1
+[ $? -eq 1 ] || fail "a loss that is not finite: exit code"
+grep -q "error: the loss of the step after step [0-9]* is -\?nan, so this run cannot go on; $work/lost/last has step [0-9]" \
+  "$work/lost.log" || fail "a loss that is not finite is not told"
+[ ! -e "$work/lost/adapter" ] || fail "an adapter without values"
+
+# The best checkpoint is that of this run.
+cp -r "$work/lora" "$work/other"
+rm -r "$work/other/best"
+expect_mistake "was the best so far, and $work/other/best is missing" "${tiny[@]}" --run="$work/other"
+cp -r "$work/lora/last" "$work/other/best"
+best=$(sed -n 's/^step \([0-9]*\):.*, the best$/\1/p' "$work/lora.log" | tail -n 1)
+if [ "$best" -ne 20 ]; then
+  "$program" "${tiny[@]}" --run="$work/other" >"$work/other.log" 2>&1
+  [ $? -eq 1 ] || fail "another best checkpoint: exit code"
+  grep -q "has step 20, and step $best was the best of this run" "$work/other.log" || fail "another best checkpoint"
+fi
 
 # Mistakes.
 new=(--run="$work/new")
@@ -142,11 +152,18 @@ expect_mistake "--targets=lm_head: 'lm_head' is a TokenHead" "${tiny[@]}" "${new
 expect_mistake "--type=bfloat16: steps of --nolora" "${tiny[@]}" "${new[@]}" --nolora --type=bfloat16
 expect_mistake "--patience counts validations" --model="$work/in/model" --data="$work/in/chats.safetensors" "${new[@]}" \
   --patience=2
+# The result would replace the model that is read.
+before=$(cksum <"$work/in/model/model.safetensors")
+expect_mistake "--run=$work/in: the result would replace --model" "${tiny[@]}" --nolora --run="$work/in"
+expect_mistake "--run=$work/in: the result would replace --model" "${tiny[@]}" --merge --run="$work/in"
+[ "$before" = "$(cksum <"$work/in/model/model.safetensors")" ] || fail "the model is replaced"
+expect_mistake "--alpha=0: adapters would add nothing" "${tiny[@]}" "${new[@]}" --alpha=0
+expect_mistake "'all-linear' stands for all layers: give it alone" "${tiny[@]}" "${new[@]}" --targets=all-linear,q_proj
 expect_mistake "--rank: 4 in the checkpoint, 5 now" "${tiny[@]}" --run="$work/lora" --rank=5
 expect_mistake "give the same --data; or another --run" "${tiny[@]}" --run="$work/lora" \
   --data="$work/in/held_out.safetensors"
 expect_mistake_of_ranks 2 ".*no layer has the name 'c_attn'" "$program" "${tiny[@]}" "${new[@]}" --targets=c_attn
 by_rank 1 --learning_rate=0.5 "$program" "${tiny[@]}" "${new[@]}"
 expect_mistake_of_ranks 2 "--learning_rate must be the same on all ranks" "${command[@]}"
-[ "$compared" -eq 12 ] || fail "$compared runs were compared"
+[ "$compared" -eq 15 ] || fail "$compared runs were compared"
 echo PASSED

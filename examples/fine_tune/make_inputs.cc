@@ -1,6 +1,7 @@
-// Writes what fine_tune_test.sh trains on: OUT/model, a random Llama in a Hugging Face folder, and
-// conversations, OUT/chats.safetensors and OUT/held_out.safetensors, in which the answer to a
-// number is that number, three times. Also files with a mistake each, OUT/wrong_*.safetensors.
+// Writes what fine_tune_test.sh trains on: OUT/model, a random Llama in a Hugging Face folder,
+// OUT/tied, one whose head has the embedding's matrix, and conversations, OUT/chats.safetensors and
+// OUT/held_out.safetensors, in which the answer to a number is that number, three times. Also files
+// with a mistake each, OUT/wrong_*.safetensors.
 //
 //   make_inputs OUT
 #include <ATen/Functions.h>
@@ -72,6 +73,8 @@ int main(int /*argc*/, char** argv) {
                            .intermediate_size(48)
                            .initializer_range(0.2);
   gpipe::models::save_hugging_face(out + "/model", options, *gpipe::models::transformer(options));
+  const TransformerOptions tied = TransformerOptions(options).tied(true);
+  gpipe::models::save_hugging_face(out + "/tied", tied, *gpipe::models::transformer(tied));
   chats(0, 60).write(out + "/chats.safetensors");
   chats(60, 11).write(out + "/held_out.safetensors");
 

@@ -19,6 +19,7 @@ import json
 import sys
 
 import numpy
+from jinja2 import TemplateError
 from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
@@ -94,10 +95,13 @@ def main():
               "chat_template.jinja into the folder")
     ids, mask, offsets = [], [], [0]
     for where, messages in conversations(given.chats):
-        if "generation %}" in template or "generation -%}" in template:
-            own_ids, own_mask = marked(tokenizer, messages)
-        else:
-            own_ids, own_mask = found(tokenizer, messages, where)
+        try:
+            if "generation %}" in template or "generation -%}" in template:
+                own_ids, own_mask = marked(tokenizer, messages)
+            else:
+                own_ids, own_mask = found(tokenizer, messages, where)
+        except TemplateError as error:  # roles that do not alternate, a system message
+            wrong(f"{where}: the chat template refuses the conversation: {error}")
         if 1 not in own_mask:
             wrong(f"{where}: the chat template gives no token of an answer")
         ids += own_ids

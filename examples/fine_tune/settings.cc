@@ -43,26 +43,11 @@ ABSL_FLAG(bool, merge, false,
 ABSL_FLAG(std::string, type, "float32",
           "The type of the model's parameters: float32, or bfloat16, for a base that adapters "
           "leave as it is.");
-ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters stay as they are.");
-
-ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
-ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
-ABSL_FLAG(double, learning_rate, 2e-4,
-          "The highest learning rate. It rises for --warm_up steps and falls as a cosine to a "
-          "tenth at the end. For all parameters take a tenth of the default.");
-ABSL_FLAG(int64_t, warm_up, 20, "Steps in which the learning rate rises.");
-ABSL_FLAG(double, weight_decay, 0.01, "AdamW's weight decay of matrices.");
-ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
 ABSL_FLAG(double, average, 0,
           "Also keep averages of what trains, which are validated and written: the share that an "
           "average keeps in a step, such as 0.99. Default: 0, none.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of adapters, of the order of conversations, and of dropout.");
-ABSL_FLAG(int64_t, validate_every, 50, "Steps between two validations.");
 ABSL_FLAG(int64_t, patience, 0,
           "End after this many validations in a row that were not the best. Default: 0, never.");
-ABSL_FLAG(int64_t, save_every, 100, "Steps between two checkpoints; 0: at the end alone.");
-ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt,
-          "Save after this step and end, as after SIGUSR1.");
 ABSL_FLAG(
     bool, resume_anyway, false,
     "Go on from --run's last checkpoint even with other flags than its own, and so with other "
@@ -121,6 +106,9 @@ void read_model(Settings& settings) {
             .alpha(at_least("alpha", absl::GetFlag(FLAGS_alpha), 0))
             .dropout(at_least("lora_dropout", absl::GetFlag(FLAGS_lora_dropout), 0, 0.99))
             .dora(absl::GetFlag(FLAGS_dora));
+    if (settings.lora->alpha() == 0) {
+      throw command::wrong_value("alpha", 0, "adapters would add nothing; give a number above 0");
+    }
     if (targets.empty()) {
       throw command::wrong_value("targets", "", "give names such as q_proj,v_proj, or all-linear");
     }
@@ -130,7 +118,6 @@ void read_model(Settings& settings) {
                                "--bfloat16 for products in bfloat16");
   }
   settings.merge = absl::GetFlag(FLAGS_merge);
-  settings.bfloat16 = absl::GetFlag(FLAGS_bfloat16);
 }
 
 std::optional<Conversations> read_conversations(const char* flag, const std::string& value,
@@ -161,18 +148,8 @@ void read_data(Settings& settings) {
 }
 
 void read_training(Settings& settings) {
-  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
-  settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 1, kMost);
-  settings.stop_at =
-      in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
-  settings.learning_rate = at_least("learning_rate", absl::GetFlag(FLAGS_learning_rate), 0);
-  settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
-  settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
-  settings.clip = at_least("clip", absl::GetFlag(FLAGS_clip), 0);
+  examples::read_training_flags(settings);
   settings.average = at_least("average", absl::GetFlag(FLAGS_average), 0, 0.999999);
-  settings.seed = absl::GetFlag(FLAGS_seed);
-  settings.validate_every = in_range("validate_every", absl::GetFlag(FLAGS_validate_every), 1);
-  settings.save_every = in_range("save_every", absl::GetFlag(FLAGS_save_every), 0, kMost);
   settings.patience = in_range("patience", absl::GetFlag(FLAGS_patience), 0, kMost);
   if (settings.patience > 0 && !settings.validation) {
     throw std::invalid_argument("--patience counts validations: give --validation=FILE, too");
@@ -202,6 +179,12 @@ void read_run(Settings& settings) {
     } catch (const c10::ValueError& error) {
       throw std::invalid_argument("--run: " + std::string(error.what_without_backtrace()));
     }
+  }
+  std::error_code missing;
+  if (fs::equivalent(settings.result(), settings.model, missing)) {
+    throw command::wrong_value(
+        "run", settings.run,
+        absl::StrCat("the result would replace --model=", settings.model, "; give another folder"));
   }
   settings.resume_anyway = absl::GetFlag(FLAGS_resume_anyway);
 }
@@ -234,15 +217,8 @@ std::string bits_of(const Settings& settings, int64_t threads) {
     bits["dora"] = settings.lora->dora();
   }
   bits["type"] = settings.type == c10::ScalarType::Float ? "float32" : "bfloat16";
-  bits["bfloat16"] = settings.bfloat16;
-  bits["batch"] = settings.batch;
-  bits["steps"] = settings.steps;
-  bits["learning_rate"] = settings.learning_rate;
-  bits["warm_up"] = settings.warm_up;
-  bits["weight_decay"] = settings.weight_decay;
-  bits["clip"] = settings.clip;
+  bits.update(examples::training_bits(settings));
   bits["average"] = settings.average;
-  bits["seed"] = settings.seed;
   bits["validate_every"] = settings.validate_every;
   bits["patience"] = settings.patience;
   bits.update(examples::pipeline_bits(settings, threads));

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "examples/common/pipeline_flags.h"
+#include "examples/common/training_flags.h"
 #include "examples/fine_tune/conversations.h"
 #include "models/lora.h"
 #include "models/transformer_options.h"
 
 namespace fine_tune {
 
-struct Settings : examples::PipelineSettings {
+struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   // What is read.
   std::string model;  // the folder
   gpipe::models::TransformerOptions options = gpipe::models::TransformerKind::kLlama;
@@ -27,14 +28,10 @@ struct Settings : examples::PipelineSettings {
   // What trains.
   std::optional<gpipe::models::LoraOptions> lora;  // none: all parameters
   c10::ScalarType type = c10::ScalarType::Float;
-  bool bfloat16 = false;
 
   // Training.
-  int64_t batch = 0, steps = 0, stop_at = 0;
-  double learning_rate = 0, weight_decay = 0, clip = 0, average = 0;
-  int64_t warm_up = 0, validate_every = 0, save_every = 0;
+  double average = 0;
   int64_t patience = 0;  // 0: no early stop
-  uint64_t seed = 0;
   std::vector<int64_t> balance;
 
   // What is written.

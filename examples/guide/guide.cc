@@ -15,7 +15,7 @@
 namespace guide {
 namespace {
 
-// The order of numbers: chapters before problems, and 9 before 10.
+// Numbers are ordered such that chapters come before problems, and 9 before 10.
 using Number = std::pair<int, std::string>;
 Number number_of(const std::string& text) {
   const size_t dot = text.find('.');
@@ -38,7 +38,7 @@ std::map<Number, Problem>& problems() {
   return all;
 }
 
-// Whether `call` went well.
+// Runs `call`. Returns whether it threw nothing.
 bool attempt(const std::string& what, const std::function<void()>& call) {
   try {
     call();
@@ -80,7 +80,7 @@ int print(const std::vector<std::string>& numbers) {
       std::cerr << "there is no problem " << number << "; without arguments all are listed\n";
       return 2;
     }
-    // Says which lines answer which problem.
+    // If there are several problems, says which lines answer which of them.
     if (numbers.size() > 1) std::cout << number << ":" << std::endl;
     if (!attempt(number, [&, &problem = found->second] { problem.print(std::cout); })) return 1;
   }

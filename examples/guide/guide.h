@@ -1,7 +1,7 @@
-// Chapter and Answer: the common parts of the programs of docs/guide.
+// Chapter and Answer: the parts that all programs of docs/guide share.
 //
-// Each program runs the code of some chapters and computes the answers of their problems. With
-// --check it does all of it, as a test; with numbers ("3.1") it prints those answers.
+// Each program runs the code of some chapters and computes the answers to their problems. With
+// --check it does all of that, as a test. With numbers ("3.1") it prints those answers.
 //
 // The lines between `// [name]` and `// [/name]` in a program stand in a chapter word for word:
 // tools/docs/check_blocks.py compares them.

@@ -48,14 +48,15 @@ std::filesystem::path scratch_folder() {
   return folder != nullptr ? std::filesystem::path(folder) : std::filesystem::temp_directory_path();
 }
 
-// A folder that is gone afterwards.
+// A folder that is deleted at the end of the scope.
 class Folder {
  public:
   explicit Folder(const std::string& name) : path_(scratch_folder() / ("gpipe_guide_" + name)) {
     std::filesystem::create_directories(path_);
   }
   ~Folder() {
-    // Not remove_all: LibTorch 2.11 exports one of another libstdc++, which crashes here.
+    // This does not use remove_all, because LibTorch 2.11 exports one of another libstdc++, which
+    // crashes here.
     for (const char* name :
          {"last/model.safetensors", "last/optimizer.safetensors", "last/progress.safetensors",
           "last", "model.pt", "trained.safetensors"}) {

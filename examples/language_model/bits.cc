@@ -25,15 +25,8 @@ std::string bits_of(const Settings& settings, int64_t threads) {
   bits["heads"] = model.num_heads();
   bits["dropout"] = model.residual_dropout();
   bits["tied"] = model.tied();
-  bits["batch"] = settings.batch;
   bits["short_last"] = settings.short_last;
-  bits["steps"] = settings.steps;
-  bits["learning_rate"] = settings.learning_rate;
-  bits["warm_up"] = settings.warm_up;
-  bits["weight_decay"] = settings.weight_decay;
-  bits["clip"] = settings.clip;
-  bits["seed"] = settings.seed;
-  bits["bfloat16"] = settings.bfloat16;
+  bits.update(examples::training_bits(settings));
   bits.update(examples::pipeline_bits(settings, threads));
   return bits.dump();
 }

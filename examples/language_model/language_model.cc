@@ -29,6 +29,7 @@
 #include "diagnose/diagnosis_text.h"
 #include "examples/common/modes.h"
 #include "examples/common/pipeline_flags.h"
+#include "examples/common/training_flags.h"
 #include "examples/distributed/command.h"
 #include "examples/distributed/layout.h"
 #include "examples/language_model/bits.h"
@@ -506,6 +507,8 @@ class Run {
 }  // namespace language_model
 
 int main(int argc, char** argv) {
+  examples::set_training_defaults({/*learning_rate=*/3e-3, /*weight_decay=*/0.1, /*warm_up=*/50,
+                                   /*validate_every=*/100, /*save_every=*/0});
   const auto settings = std::make_shared<language_model::Settings>();
   return distributed::run_command(
       argc, argv, language_model::kUsage, [&] { language_model::read_flags(*settings); },

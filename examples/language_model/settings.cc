@@ -37,25 +37,10 @@ ABSL_FLAG(
     "Whether the head multiplies with the matrix of the embedding, as the head of GPT-2 does: "
     "a parameter that the first and the last partition share.");
 
-ABSL_FLAG(int64_t, batch, 16, "Rows of a mini-batch.");
 ABSL_FLAG(
     bool, short_last, false,
     "Whether the last mini-batch of an epoch has only the rows that are left. Otherwise it is "
     "filled from the next epoch.");
-ABSL_FLAG(int64_t, steps, 500, "Steps of training.");
-ABSL_FLAG(
-    double, learning_rate, 3e-3,
-    "The highest learning rate. It rises for --warm_up steps and falls as a cosine to a tenth "
-    "at the end.");
-ABSL_FLAG(int64_t, warm_up, 50, "Steps in which the learning rate rises.");
-ABSL_FLAG(double, weight_decay, 0.1,
-          "AdamW's weight decay of matrices. Norms and biases do not decay.");
-ABSL_FLAG(double, clip, 1.0, "The most that the norm of all gradients may be.");
-ABSL_FLAG(uint64_t, seed, 0,
-          "Seed of the parameters, of the order of documents, of dropout, and "
-          "of the sample.");
-ABSL_FLAG(bool, bfloat16, false, "Products in bfloat16 (autocast). Parameters stay float32.");
-ABSL_FLAG(int64_t, validate_every, 100, "Steps between two validations.");
 ABSL_FLAG(int64_t, validation_rows, 128, "The most rows of a validation.");
 
 ABSL_FLAG(
@@ -72,7 +57,6 @@ ABSL_FLAG(bool, explain, false,
           "Before training, say where the time of a step goes, and what would make it faster.");
 
 ABSL_FLAG(std::string, save, "", "The folder of the checkpoint, which is written at the end.");
-ABSL_FLAG(int64_t, save_every, 0, "Steps between two checkpoints. Default: 0, none on the way.");
 ABSL_FLAG(std::string, resume, "",
           "Go on from the checkpoint in this folder, with the flags that were given then. Stages, "
           "schedule, replicas, processes, --checkpoint and devices may change.");
@@ -84,7 +68,6 @@ ABSL_FLAG(
     bool, resume_anyway, false,
     "With --resume: go on even with other flags than those of the checkpoint, and so with other "
     "bits than the run that was stopped would have had.");
-ABSL_FLAG(std::optional<int64_t>, stop_at, std::nullopt, "Stop after this step, as after Ctrl-C.");
 ABSL_FLAG(std::string, json, "", "Write settings and results as JSON to this file too.");
 
 ABSL_FLAG(int64_t, sample, 300, "Bytes that the model writes at the end.");
@@ -174,18 +157,8 @@ void read_model(Settings& settings) {
 }
 
 void read_training(Settings& settings) {
-  settings.batch = in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost);
+  examples::read_training_flags(settings);
   settings.short_last = absl::GetFlag(FLAGS_short_last);
-  settings.steps = in_range("steps", absl::GetFlag(FLAGS_steps), 0, kMost);
-  settings.stop_at =
-      in_range("stop_at", absl::GetFlag(FLAGS_stop_at), 0, settings.steps).value_or(settings.steps);
-  settings.learning_rate = at_least("learning_rate", absl::GetFlag(FLAGS_learning_rate), 0);
-  settings.warm_up = in_range("warm_up", absl::GetFlag(FLAGS_warm_up), 0, kMost);
-  settings.weight_decay = at_least("weight_decay", absl::GetFlag(FLAGS_weight_decay), 0);
-  settings.clip = at_least("clip", absl::GetFlag(FLAGS_clip), 0);
-  settings.seed = absl::GetFlag(FLAGS_seed);
-  settings.bfloat16 = absl::GetFlag(FLAGS_bfloat16);
-  settings.validate_every = in_range("validate_every", absl::GetFlag(FLAGS_validate_every), 1);
   settings.validation_rows = in_range("validation_rows", absl::GetFlag(FLAGS_validation_rows), 1);
   settings.sample = in_range("sample", absl::GetFlag(FLAGS_sample), 0, kMost);
   settings.samples = in_range("samples", absl::GetFlag(FLAGS_samples), 1, kMost);
@@ -242,7 +215,6 @@ void check_save(const std::string& path) {
 void read_files(Settings& settings, command::FileFlags& files) {
   settings.save = command::user_path(absl::GetFlag(FLAGS_save));
   settings.resume = command::user_path(absl::GetFlag(FLAGS_resume));
-  settings.save_every = in_range("save_every", absl::GetFlag(FLAGS_save_every), 0, kMost);
   if (settings.save_every > 0 && settings.save.empty()) {
     throw std::invalid_argument("--save_every: say where, with --save=FOLDER");
   }

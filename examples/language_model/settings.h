@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "examples/common/pipeline_flags.h"
+#include "examples/common/training_flags.h"
 #include "examples/language_model/documents.h"
 #include "models/transformer_options.h"
 
 namespace language_model {
 
-struct Settings : examples::PipelineSettings {
+struct Settings : examples::PipelineSettings, examples::TrainingSettings {
   // The text.
   std::string path, text;
   std::vector<std::string_view> documents;  // in `text`
@@ -28,13 +29,8 @@ struct Settings : examples::PipelineSettings {
   gpipe::models::TransformerOptions model = gpipe::models::TransformerKind::kLlama;
 
   // Training.
-  int64_t batch = 0, steps = 0, stop_at = 0;
-  double learning_rate = 0, weight_decay = 0, clip = 0;
-  int64_t warm_up = 0;
-  uint64_t seed = 0;
   bool short_last = false;  // of an epoch
-  bool bfloat16 = false;
-  int64_t validate_every = 0, validation_rows = 0;
+  int64_t validation_rows = 0;
 
   // The pipeline.
   bool plain = false;
@@ -46,7 +42,6 @@ struct Settings : examples::PipelineSettings {
   // Files, made absolute; empty: none.
   std::string save, resume, json;
   std::string resume_as;  // the flags that ask to resume, for messages
-  int64_t save_every = 0;
   bool resume_anyway = false;
 
   // The samples.

@@ -1,5 +1,5 @@
-// Chapter 23 of docs/guide: a step under schedules written by hand, each checked, drawn, predicted,
-// run, traced, and compared with 1F1B.
+// The example of chapter 23 of docs/guide: a step under schedules written by hand. Each is checked,
+// drawn, predicted, run, traced, and compared with 1F1B.
 
 #include <torch/torch.h>
 
@@ -29,7 +29,7 @@ worker 0: F0.0 F0.1 I0.0 F0.2 W0.0 I0.1 F0.3 W0.1 I0.2 W0.2 I0.3 W0.3
 worker 1: F1.0 I1.0 F1.1 W1.0 I1.1 F1.2 W1.1 I1.2 F1.3 W1.2 I1.3 W1.3
 )";
 
-// Two stages on one worker.
+// This schedule has two stages on one worker.
 const char kOneWorker[] = R"(
 stages 2
 micro_batches 4
@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     std::cout << gpipe::to_text(gpipe::split_time(step)) << "\n";
     good = good && same(result, expected) && step.workers.size() == predicted.workers.size();
     if (argc > 2) {
-      // The unit of the simulation is chosen such that both are equally long.
+      // The unit of the simulation is chosen such that both pictures are equally long.
       const double seconds = static_cast<double>(step.end() - step.begin()) / 1e9;
       std::ofstream picture(argv[2]);
       picture << gpipe::to_svg(

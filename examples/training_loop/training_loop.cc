@@ -18,7 +18,7 @@ namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 
 constexpr int64_t kEpochs = 4;
-constexpr int64_t kSteps = 20;  // of an epoch
+constexpr int64_t kSteps = 20;  // the number of steps of an epoch
 constexpr int64_t kRows = 8;
 constexpr int64_t kWords = 20;
 
@@ -74,7 +74,7 @@ gpipe::GPipe train(int64_t from, const std::filesystem::path& folder) {
       gpipe::clip_grad_norm_(pipe->parameters(), 1.0);
       optimizer.step();
     }
-    // An interrupted run leaves the whole checkpoint of the epoch before.
+    // If a run is interrupted, the whole checkpoint of the previous epoch remains.
     const gpipe::Progress progress{/*step=*/kSteps * epoch, /*rows=*/kSteps * kRows * epoch};
     gpipe::save_checkpoint(pipe, optimizer, progress, checkpoint(epoch));
   }

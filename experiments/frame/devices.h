@@ -17,10 +17,10 @@ namespace gpipe::experiments {
 // machine does not have.
 std::vector<c10::Device> parse_devices(const std::string& text, int64_t cuda_devices);
 
-// As above, with the CUDA devices of this machine.
+// parse_devices(), with the CUDA devices of this machine.
 std::vector<c10::Device> parse_devices(const std::string& text);
 
-// "cpu,cpu": the inverse.
+// The inverse of parse_devices(): a text like "cpu,cpu".
 std::string to_text(const std::vector<c10::Device>& devices);
 
 }  // namespace gpipe::experiments

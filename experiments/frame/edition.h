@@ -13,9 +13,9 @@ enum class Edition {
   kJune2019  // its README of 2019-06-20, with older models
 };
 
-// "current" or "2019-06". Throws std::invalid_argument for another text.
+// Reads "current" or "2019-06". Throws std::invalid_argument for another text.
 Edition parse_edition(const std::string& text);
-// "", as in ReportSource, or "2019-06".
+// The edition as text: "", as in ReportSource, or "2019-06".
 std::string to_text(Edition edition);
 
 // The value of --edition.

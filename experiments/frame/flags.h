@@ -63,7 +63,7 @@ std::vector<c10::Device> choose_devices(const CommonFlags& flags, const std::str
 // `batch_size` samples can be cut into. Throws std::invalid_argument if --chunks is more than that.
 int64_t choose_chunks(const CommonFlags& flags, int64_t published, int64_t batch_size);
 
-// "2 x cpu", "1 x cuda".
+// The devices as text, like "2 x cpu" or "1 x cuda".
 std::string count_devices(const std::vector<c10::Device>& devices);
 
 // The setup of a row's pipeline: `balance`, `chunks`, and the checkpoint mode and the schedule of

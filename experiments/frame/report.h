@@ -28,7 +28,8 @@ enum class Origin {
   kNotRun,       // not run here; the row's note says why
 };
 
-// "measured", "interrupted", "failed", "planned", "simulated", "published", "not run".
+// The origin in words: "measured", "interrupted", "failed", "planned", "simulated", "published" or
+// "not run".
 std::string to_text(Origin origin);
 
 // A figure that the rows of a report have.

@@ -97,7 +97,7 @@ def by_partitions(table):
 
 
 def memory(table):
-    """Each column of bytes against the partitions."""
+    """Draws each column of bytes against the partitions."""
     columns = [column for column in columns_of(table) if re.search(r"\b[KMG]i?B\b|bytes", column["heading"])]
     return _against_partitions(table, columns, "bars")
 

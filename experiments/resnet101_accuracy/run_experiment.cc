@@ -171,7 +171,7 @@ void note_epochs(const std::vector<EpochResult>& epochs, std::size_t skip, Outco
   outcome.figures["throughput"] = mean_after(throughputs, skip);
 }
 
-// "", or a note about a training that diverged.
+// An empty text, or a note about a training that diverged.
 std::string divergence(const std::vector<EpochResult>& epochs) {
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (std::isfinite(epochs[i].train_loss) && std::isfinite(epochs[i].valid_loss)) continue;

@@ -73,7 +73,8 @@ TEST_F(SourceTest, Mistakes) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("/nowhere/train")));
   EXPECT_THAT(opening("fashion-mnist:/nowhere"),
               ThrowsMessage<std::invalid_argument>(HasSubstr("/nowhere")));
-  // Not remove_all: LibTorch 2.11 exports one of another libstdc++, which crashes here.
+  // This does not use remove_all, because LibTorch 2.11 exports one of another libstdc++, which
+  // crashes here.
   const std::string removed = folder_ + "/val/b";
   for (const auto& image : std::filesystem::directory_iterator(removed)) {
     std::filesystem::remove(image.path());

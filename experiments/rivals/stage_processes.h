@@ -31,8 +31,9 @@ namespace gpipe::experiments {
 //   }
 class StageProcesses {
  public:
-  // `command`: a program and its arguments. With one stage, and in a process that was itself
-  // started so, there are no others to start. Throws std::system_error if one cannot be started.
+  // `command`: a program and its arguments. It starts no processes if there is one stage, or if
+  // this process is one that it has started. Throws std::system_error if a process cannot be
+  // started.
   StageProcesses(const std::vector<std::string>& command, int64_t stages);
   // Closes the input of the others. One that has not ended a moment later is killed.
   ~StageProcesses();

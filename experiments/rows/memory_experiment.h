@@ -42,8 +42,8 @@ struct MemoryExperiment {
   std::vector<MemoryVariant> variants;
   int64_t batch = 0;
   std::string optimizer;  // for balance::parse_optimizer()
-  // "Model memory" is this many times the memory of the parameters: 2 with gradients, 3 with an
-  // optimizer's state, too.
+  // The column "Model memory" is this many times the memory of the parameters: 2 with gradients, 3
+  // with an optimizer's state, too.
   int64_t copies = 2;
   std::function<SmallNetwork(const MemoryVariant& variant, Scale scale)> shrink;
   std::vector<std::string> remarks;

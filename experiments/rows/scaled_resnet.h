@@ -16,7 +16,7 @@ struct ScaledResNet {
   int64_t base_planes = 64;
   int64_t image_size = 224;
 
-  // "ResNet-101", or "ResNet [1, 1, 1, 1] of 8 planes".
+  // A name like "ResNet-101", or "ResNet [1, 1, 1, 1] of 8 planes".
   std::string name() const;
   int64_t layers() const;  // of models::resnet()'s flat network
 };

@@ -26,9 +26,9 @@ SimulationSettings simulation_flags();
 // The first of these flags that was given: "--profile". Empty: none.
 std::string given_simulation_flag();
 
-// "Links: 12 GB/s, 10 us; 10 us for each action".
+// The machine as text, like "Links: 12 GB/s, 10 us; 10 us for each action".
 std::string to_text(const SimulatedMachine& machine);
-// "11.76 TFLOP/s, 346 GB/s, 5 us for each operator".
+// The device as text, like "11.76 TFLOP/s, 346 GB/s, 5 us for each operator".
 std::string to_text(const balance::NominalDevice& device);
 
 // Loads a profile of `model` from a file; messages call the model `title`. Throws

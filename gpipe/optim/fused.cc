@@ -74,10 +74,7 @@ torch::Tensor FusedAdam::step(LossClosure closure) {
 torch::Tensor FusedSgd::step(LossClosure closure) {
   const c10::NoGradGuard no_grad;
   torch::Tensor loss = internal::loss_of(closure);
-  internal::check_for_kernels(*this, "FusedSgd");
-  for (const OptimizerParamGroup& group : param_groups()) {
-    for (const at::Tensor& parameter : internal::updated_in(group)) check_sgd_kernel(parameter);
-  }
+  internal::check_for_kernels(*this, "FusedSgd", /*is_fused=*/nullptr, check_sgd_kernel);
   for (const OptimizerParamGroup& group : param_groups()) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
     internal::FusedBatches batches;  // 0: whose first step makes their momentum; 1: the others

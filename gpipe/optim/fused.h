@@ -12,10 +12,10 @@
 
 namespace gpipe {
 
-// Each is the optimizer of torch::optim that it is derived from, with its options, its groups and
-// its states: a checkpoint of one goes on with the other (save_checkpoint writes torch::optim's
-// type). The update is the same up to rounding: docs/design/optimizers.md has the differences in
-// units in the last place.
+// Each of these classes is the optimizer of torch::optim from which it is derived, with the same
+// options, groups and states. A run that was saved with one can go on with the other
+// (save_checkpoint writes torch::optim's type). The update is the same up to rounding:
+// docs/design/optimizers.md has the differences in units in the last place.
 //
 // step() throws c10::ValueError, before anything changes, for a parameter that is complex or whose
 // elements share memory or leave gaps, and for a sparse gradient: torch::optim's own take these.

@@ -27,7 +27,8 @@ TensorList steps_of(const FusedLists& lists, int64_t steps) {
 
 void check_for_kernels(
     const torch::optim::Optimizer& optimizer, const char* name,
-    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused) {
+    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused,
+    void (*check_kernel)(const at::Tensor& parameter)) {
   size_t next = 0;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -45,6 +46,7 @@ void check_for_kernels(
           " has the strides ", parameter.strides(),
           ": its elements share memory, or leave gaps; make it contiguous before the optimizer, or "
           "use an optimizer of torch::optim for it");
+      if (check_kernel != nullptr && parameter.numel() > 0) check_kernel(parameter);
     }
   }
 }

@@ -1,4 +1,4 @@
-// What optimizers over LibTorch's fused kernels share: lists of tensors, checks, Adam's update.
+// Functions for optimizers over LibTorch's fused kernels: lists of tensors, checks, Adam's update.
 #ifndef GPIPE_OPTIM_FUSED_STEP_H_
 #define GPIPE_OPTIM_FUSED_STEP_H_
 
@@ -20,7 +20,8 @@ namespace gpipe::internal {
 
 using TensorList = std::vector<at::Tensor>;
 
-// What a kernel takes in one call: tensors of one type, on one device, with one number.
+// The arguments of one call of a kernel: tensors of one type, on one device, with one number of
+// steps.
 struct FusedLists {
   TensorList parameters;
   TensorList gradients;
@@ -30,23 +31,27 @@ using FusedBatches = std::map<std::tuple<std::string, at::ScalarType, int64_t>, 
 
 FusedLists& batch_of(FusedBatches& batches, const at::Tensor& parameter, int64_t number);
 
-// `tensor`, or a copy of it that lies in memory as `parameter` does and has its type: the kernels
-// go through memory, and look at no strides.
+// Returns `tensor`, or a copy of it with the type and the strides of `parameter`: the kernels go
+// through the memory in its own order, and ignore strides.
 at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& tensor);
 
-// One number of steps for all parameters, which the kernels only read.
+// For each parameter, one and the same tensor with the number of steps, which the kernels only
+// read.
 TensorList steps_of(const FusedLists& lists, int64_t steps);
 
-// Throws c10::ValueError for a parameter with a gradient that the kernels do not take. `name`: of
-// the optimizer. `is_fused`: whether the group is updated by such a kernel.
+// Throws c10::ValueError for a parameter with a gradient that the kernels do not take. `name`: the
+// name of the optimizer. `is_fused`: whether the group is updated by such a kernel.
+// `check_kernel`: called for each parameter with a gradient and elements; it throws where the
+// kernel cannot be used.
 void check_for_kernels(
     const torch::optim::Optimizer& optimizer, const char* name,
-    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused = nullptr);
+    const std::function<bool(const torch::optim::OptimizerParamGroup&)>& is_fused = nullptr,
+    void (*check_kernel)(const at::Tensor& parameter) = nullptr);
 
-// What the closure returns, with gradients on; undefined without one.
+// Calls the closure with gradients on, and returns its result; undefined without a closure.
 at::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// The parameter's state, made by make(State&) where there is none.
+// The parameter's state. If there is none, make(State&) makes it.
 template <typename State, typename Make>
 State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const Make& make) {
   auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
@@ -58,8 +63,8 @@ State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
   return static_cast<State&>(*state);
 }
 
-// Sets the number of steps of the parameters' states. To be called behind the kernel, so that a
-// step that throws does not count.
+// Sets the number of steps of the parameters' states. Call it after the kernel, so that a step that
+// throws does not count.
 template <typename State>
 void count_step(torch::optim::Optimizer& optimizer, const FusedLists& lists, int64_t steps) {
   for (const at::Tensor& parameter : lists.parameters) {
@@ -70,7 +75,7 @@ void count_step(torch::optim::Optimizer& optimizer, const FusedLists& lists, int
 // The group's parameters that have a gradient and elements.
 TensorList updated_in(const torch::optim::OptimizerParamGroup& group);
 
-// Whether such states have a `max_exp_avg_sq`, for `amsgrad`.
+// Whether states of this type have a `max_exp_avg_sq`, for `amsgrad`.
 template <typename State, typename = void>
 struct HasMax : std::false_type {};
 template <typename State>
@@ -96,7 +101,7 @@ void adam_step(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer
       made.exp_avg(at::zeros_like(parameter));
       made.exp_avg_sq(at::zeros_like(parameter));
     });
-    // States that were loaded may lie otherwise.
+    // States that were loaded may have other strides.
     state.exp_avg(in_layout_of(parameter, state.exp_avg()));
     state.exp_avg_sq(in_layout_of(parameter, state.exp_avg_sq()));
     FusedLists& lists = batch_of(batches, parameter, state.step() + 1);

@@ -50,7 +50,7 @@ struct Pair {
   Make fused;
 };
 
-// Every optimizer, with the options that take another way through its kernel.
+// Every optimizer, with each option that takes another path through its kernel.
 std::vector<Pair> pairs() {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace)
   std::vector<Pair> result;
@@ -88,8 +88,8 @@ Parameters parameters(at::ScalarType type) {
   return result;
 }
 
-// Sets gradients; in every third step the first parameter has none, so that numbers of steps come
-// apart. Gradients lie otherwise than the parameters.
+// Sets gradients. In every third step the first parameter has none, so that its number of steps
+// differs from the others'. Gradients have other strides than the parameters.
 void set_gradients(Parameters& of, int64_t step) {
   for (size_t k = 0; k < of.size(); ++k) {
     of[k].mutable_grad() = k == 0 && step % 3 == 1

@@ -1,4 +1,4 @@
-// Muon: an optimizer for the matrices of a model, with AdamW for the rest of it.
+// Muon: an optimizer for the matrices of a model, with AdamW for its other parameters.
 #ifndef GPIPE_OPTIM_MUON_H_
 #define GPIPE_OPTIM_MUON_H_
 
@@ -18,7 +18,7 @@
 
 namespace gpipe {
 
-// What a group of parameters is updated by.
+// The rule by which a group of parameters is updated.
 enum class MuonKind {
   kMuon,   // matrices: torch.optim.Muon of Python
   kAdamW,  // anything: FusedAdamW
@@ -76,16 +76,16 @@ struct MuonParamState final : public torch::optim::OptimizerParamState {
 // its momentum, orthogonalized. Each parameter is treated alone, so ZeroOptimizer can share them
 // out; groups may be empty, as they are where a process has no matrix.
 //
-// Throws c10::ValueError for options that are out of their bounds and for a parameter of a group of
-// kMuon that is not a matrix; step(), before anything changes, for parameters that are complex and
-// for sparse gradients.
+// Throws c10::ValueError for options that are out of their bounds, and for a parameter of a group
+// of kMuon that is not a matrix. step() throws it, before anything changes, for complex parameters
+// and sparse gradients.
 //
 // Thread-safety: as torch::optim's: one call at a time.
 class Muon final : public torch::optim::Optimizer {
  public:
-  // `defaults`: of groups without options.
+  // `defaults`: the options of groups that have none.
   explicit Muon(std::vector<torch::optim::OptimizerParamGroup> groups, MuonOptions defaults = {});
-  // All of them matrices.
+  // Makes one group of kMuon. All its parameters must be matrices.
   explicit Muon(std::vector<at::Tensor> matrices, MuonOptions defaults = {});
 
   torch::Tensor step(LossClosure closure = nullptr) override;
@@ -97,8 +97,8 @@ class Muon final : public torch::optim::Optimizer {
   void step_of_adamw(torch::optim::OptimizerParamGroup& group, const MuonOptions& options);
 };
 
-// Two groups of the parameters: those that `is_for_muon` says yes to, and the rest. By convention
-// embeddings and the last layer, though matrices, are for AdamW.
+// Two groups of the parameters: those for which `is_for_muon` returns true, and the others. By
+// convention embeddings and the last layer are for AdamW, although they are matrices.
 //
 // Example:
 //   auto groups = gpipe::muon_groups(pipe->local_named_parameters(), [](const std::string& name,

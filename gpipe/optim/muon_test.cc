@@ -39,8 +39,8 @@ at::Tensor matrix(int64_t rows, int64_t columns) {
   return (torch::arange(rows * columns).to(at::kFloat).view({rows, columns}) * 0.37).sin();
 }
 
-// What torch.optim.Muon of Python's torch 2.15.0 makes of matrix(3, 2) and matrix(2, 5) in three
-// steps with the gradients (2 + step) * cos(parameter) and lr 0.1.
+// The results that torch.optim.Muon of Python's torch 2.15.0 computes for matrix(3, 2) and
+// matrix(2, 5) in three steps with the gradients (2 + step) * cos(parameter) and lr 0.1.
 struct Golden {
   MuonScale scale;
   bool nesterov;
@@ -83,7 +83,8 @@ const std::vector<Golden>& golden() {
   return *values;
 }
 
-// The products are in bfloat16, whose last bits depend on the processor: a step of 0.1 times them.
+// The products are in bfloat16, whose last bits depend on the processor. The tolerance is a step of
+// 0.1 times such a bit.
 TEST(Muon, IsThatOfPython) {
   for (const Golden& one : golden()) {
     std::vector<at::Tensor> parameters = {matrix(3, 2).requires_grad_(),

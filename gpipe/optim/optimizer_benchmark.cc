@@ -14,7 +14,8 @@
 
 namespace {
 
-// Embeddings, per block two norms, attention and feed-forward, a last norm.
+// The shapes of a transformer: embeddings; for each block two norms, attention and feed-forward;
+// and a last norm.
 std::vector<at::Tensor> transformer(int64_t vocabulary, int64_t positions, int64_t width,
                                     int64_t blocks) {
   std::vector<at::Tensor> result;
@@ -70,7 +71,7 @@ void adamw(benchmark::State& state) {
 void sgd(benchmark::State& state) {
   compare<torch::optim::SGD, gpipe::FusedSgd>(state, torch::optim::SGDOptions(0.1).momentum(0.9));
 }
-// 0: the language model; 1: GPT-2 124M.
+// The argument 0 stands for the language model, 1 for GPT-2 124M.
 BENCHMARK(adamw)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
 BENCHMARK(sgd)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
 

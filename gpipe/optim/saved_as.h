@@ -1,5 +1,5 @@
-// SavedAs: an optimizer that a checkpoint keeps as one of another type, whose states and options it
-// has.
+// SavedAs: marks an optimizer that a checkpoint saves as an optimizer of another type, whose states
+// and options it has.
 #ifndef GPIPE_OPTIM_SAVED_AS_H_
 #define GPIPE_OPTIM_SAVED_AS_H_
 
@@ -7,7 +7,7 @@
 
 namespace gpipe {
 
-// For code that writes checkpoints: it finds the type by dynamic_cast.
+// The base class by which code that writes checkpoints finds that type (dynamic_cast).
 class SavedAsOther {
  public:
   virtual const std::type_info& saved_type() const = 0;

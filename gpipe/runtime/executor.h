@@ -32,7 +32,8 @@ using Handler = std::function<void(const Action& action, std::vector<Payload>& r
 
 struct ExecuteOptions {
   // [thread of the pool] the program's worker that this thread runs. Workers that are not named run
-  // elsewhere, e.g. in another process. Empty: each thread runs the worker with the same number.
+  // elsewhere, e.g. in another process. If it is empty, each thread runs the worker with the same
+  // number.
   std::vector<int32_t> placement;
   // The caller's own object, which may have state; null: no observer.
   const Observer* observer = nullptr;
@@ -74,7 +75,7 @@ struct Run {
     } catch (...) {
       try {
         observe(Event::Edge::kEnd, action, worker, /*failed=*/true);
-      } catch (...) {  // the action's error tells more
+      } catch (...) {  // the action's error says more
       }
       throw;
     }

@@ -153,7 +153,8 @@ TEST(ExecutorErrors, FirstInTimeWins) {
           nullptr,
           [&](int64_t worker, const std::function<void()>& steps) {
             steps();
-            // Stage 2 never gets an input. It comes here once the first error has been recorded.
+            // Stage 2 never gets an input. Its worker comes here once the first error has been
+            // recorded.
             if (worker == 2) cancelled = true;
           });
       FAIL();
@@ -225,7 +226,7 @@ TEST(ExecutorErrors, AFailureNamesItsAction) {
             failing);
   Failing sending(program, /*sent=*/1, /*received=*/-1);
   EXPECT_EQ(action_of_failure(sending, program, nothing), (Action{ActionKind::kForward, 0, 1}))
-      << "what is sent belongs to the action that made it";
+      << "an error of sending names the action that made the payload";
 }
 
 TEST(ExecutorErrors, WhereNoActionFailedNoneIsNamed) {

@@ -10,7 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Long enough for a layer's work, short enough for a user who waits for a layer that hangs.
+// This is long enough for a layer's work, and short enough for a user who waits for a layer that
+// hangs.
 constexpr std::chrono::seconds kPatience{30};
 
 // These variables are constant-initialized and trivially destructible, so they exist as long as any
@@ -60,10 +61,11 @@ bool on_exiting_thread() { return for_exit_thread; }
 
 bool shut_exit_gate(std::chrono::milliseconds patience) {
   for_exit_thread = true;
-  if (shut.exchange(true)) return true;  // the earlier call has waited
+  if (shut.exchange(true)) return true;  // an earlier call has already waited
   const int64_t own = depth > 0 ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + patience;
-  // No condition variable: a worker would have to notify it in every step, only for this one wait.
+  // There is no condition variable, because a worker would have to notify it in every step, only
+  // for this one wait.
   while (at_work.load() > own) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

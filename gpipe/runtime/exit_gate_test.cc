@@ -44,7 +44,7 @@ void start(Work work) {
   for (;;) pause();
 }
 
-// Exits with code 0 if `good`.
+// Ends this process with code 0 if `good`, and with 1 otherwise.
 [[noreturn]] void end_with(bool good) { _exit(good ? 0 : 1); }
 
 TEST_F(ExitGateDeathTest, WaitsForAThreadAtWork) {
@@ -154,7 +154,7 @@ TEST_F(ExitGateDeathTest, AThreadAtWorkStaysAtTheNextGoodPlace) {
           }
         });
         const bool left = shut_exit_gate(kLong);
-        // The thread may have seen the shut gate once before it came to this point again.
+        // The thread may have passed the shut gate once before it came to this point again.
         past = false;
         std::this_thread::sleep_for(kShort);
         end_with(left && !past);
@@ -226,8 +226,8 @@ TEST_F(ExitGateDeathTest, IsOpenInAForkedChild) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Objects that are made late, after many runs, are also destroyed behind a shut gate, if runs go
-// on.
+// Objects that are made late, after many runs, are also destroyed behind a shut gate, if later runs
+// have shut_at_exit() called again.
 TEST_F(ExitGateDeathTest, ExitShutsItBeforeItDestroysWhatWasMadeLate) {
   struct MadeLate {
     ~MadeLate() {

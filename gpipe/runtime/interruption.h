@@ -1,7 +1,7 @@
-// Interruption: asks the program around a pipeline whether a run is to end early.
+// Interruption: lets the program around a pipeline end a run early.
 //
-// A program that is not in C++ has no other moment for that: Python sees Ctrl-C only on the thread
-// that waits here for the workers.
+// A program that is not in C++ cannot interrupt a run in another way: Python handles Ctrl-C only on
+// the thread that waits here for the workers.
 #ifndef GPIPE_RUNTIME_INTERRUPTION_H_
 #define GPIPE_RUNTIME_INTERRUPTION_H_
 
@@ -9,15 +9,15 @@
 
 namespace gpipe::internal {
 
-// Called on the thread that has started a run, some times per second while workers run, and before
-// each action that this thread runs itself. What it throws ends the run, whose caller gets it; an
-// action that has begun is finished first.
+// A function that is called on the thread that has started a run, some times per second while
+// workers run, and before each action that this thread runs itself. If it throws, the run ends, and
+// the run's caller gets the exception. An action that has begun is finished first.
 using InterruptionCheck = void (*)();
 
-// How often a waiting caller asks.
+// How often the thread that waits for the workers calls the check.
 constexpr std::chrono::milliseconds kInterruptionPeriod{50};
 
-// Sets the check of the whole process; null, the default: none.
+// Sets the check of the whole process. Null, the default, means that there is none.
 //
 // Thread-safety: both are thread-safe. A run that has begun may still use the former check.
 void set_interruption_check(InterruptionCheck check);

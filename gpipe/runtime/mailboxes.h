@@ -91,7 +91,7 @@ class Mailboxes final : public Transport<Payload> {
   bool cancelled() const { return cancelled_.load(); }
 
  private:
-  // Some ten microseconds, about the cost of sleeping and waking.
+  // This takes some ten microseconds, about as long as sleeping and waking up.
   static constexpr int kSpins = 400;
 
   static void pause() {

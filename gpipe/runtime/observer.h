@@ -1,4 +1,4 @@
-// Observer: a callback that is told when each action of a running pipeline begins and ends.
+// Observer: a callback that is called when each action of a running pipeline begins and ends.
 #ifndef GPIPE_RUNTIME_OBSERVER_H_
 #define GPIPE_RUNTIME_OBSERVER_H_
 
@@ -20,15 +20,16 @@ struct Event {
   int32_t worker;
   Time time;
   bool failed = false;  // with kEnd: the action threw
-  // With kEnd of a backward: when it recomputed the graphs of its checkpointed cells. Equal times:
-  // it did not.
+  // With kEnd of a backward: the time in which it recomputed the graphs of its checkpointed cells.
+  // If both times are equal, it recomputed none.
   Time recompute_begin{};
   Time recompute_end{};
   // The run that the event belongs to: every step of this process has a number of its own, and a
   // later step has a larger number.
   int64_t run = 0;
 
-  // "run 7, worker 1: F1.3 ends, failed". Prints no times, as they count from no known moment.
+  // Prints a text like "run 7, worker 1: F1.3 ends, failed". It has no times, because they count
+  // from an unknown moment.
   friend std::ostream& operator<<(std::ostream& out, const Event& event);
 };
 

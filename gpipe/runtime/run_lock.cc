@@ -21,18 +21,32 @@ bool RunLock::excludes(const RunLock& other) const {
   });
 }
 
-std::unique_lock<std::mutex> RunLock::Part::acquire() {
+RunLock::Part::Held RunLock::Part::acquire() {
   check_process();
   if (on_exiting_thread()) {
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock()) return lock;
-    throw std::logic_error(
-        "a pipeline was called while the process ends (exit() or the return from main), but "
-        "a call of it was under way then and will not finish; let the threads that use a "
-        "pipeline end before exit()");
+    if (holder_ == std::this_thread::get_id() || !mutex_.try_lock()) {
+      throw std::logic_error(
+          "a pipeline was called while the process ends (exit() or the return from main), but "
+          "a call of it was under way then and will not finish; let the threads that use a "
+          "pipeline end before exit()");
+    }
+  } else {
+    if (holder_ == std::this_thread::get_id()) {
+      throw std::logic_error(
+          "a pipeline was called by what another call of it runs (materialize's function, an "
+          "optimizer's step, a layer's save or load), and would wait for itself; call it before or "
+          "after");
+    }
+    const WaitScope wait;
+    mutex_.lock();
   }
-  const WaitScope wait;
-  return std::unique_lock<std::mutex>(mutex_);
+  holder_ = std::this_thread::get_id();
+  return Held(this);
+}
+
+void RunLock::Part::release() {
+  holder_ = std::thread::id();
+  mutex_.unlock();
 }
 
 }  // namespace gpipe::internal

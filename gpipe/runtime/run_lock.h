@@ -2,9 +2,11 @@
 #ifndef GPIPE_RUNTIME_RUN_LOCK_H_
 #define GPIPE_RUNTIME_RUN_LOCK_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "gpipe/runtime/exit_gate.h"
@@ -12,11 +14,11 @@
 
 namespace gpipe::internal {
 
-// A lock whose owner may be gone: the owner is in the parent of a forked child, or exit() blocks
-// it forever. In these cases the lock throws instead of waiting.
+// A lock that throws instead of waiting if its owner is gone. That is so if the owner is in the
+// parent of a forked child, or if exit() blocks it forever.
 //
-// A lock has one or several parts, and is held if all of them are. So locks that have a part in
-// common exclude each other, also those that existed before.
+// A lock has one part or several, and is held if all of them are held. So locks that have a part in
+// common exclude each other, and a new lock can exclude locks that existed before.
 //
 // Example:
 //   RunLock lock;
@@ -27,12 +29,19 @@ class RunLock {
    public:
     // Throws std::logic_error in a forked child.
     void check_process() const { fork_guard_.check(); }
+    struct Release {
+      void operator()(Part* part) const { part->release(); }
+    };
+    using Held = std::unique_ptr<Part, Release>;  // not longer than the part
     // Throws as Scope does.
-    std::unique_lock<std::mutex> acquire();
+    Held acquire();
 
    private:
+    void release();
+
     ForkGuard fork_guard_;
     std::mutex mutex_;
+    std::atomic<std::thread::id> holder_{};
   };
   using Parts = std::vector<std::shared_ptr<Part>>;
 
@@ -46,8 +55,9 @@ class RunLock {
   // Whether the locks exclude each other.
   bool excludes(const RunLock& other) const;
 
-  // Holds the lock while at work (exit_gate.h). Throws std::logic_error in a forked child, and in
-  // the destructor of a static object that asks for a lock held by a blocked thread.
+  // Holds the lock while at work (exit_gate.h). Throws std::logic_error in a forked child, in the
+  // destructor of a static object that asks for a lock held by a blocked thread, and in a thread
+  // that holds it already.
   class Scope {
    public:
     explicit Scope(RunLock& lock) : first_(lock.parts_.front()->acquire()) {
@@ -59,9 +69,9 @@ class RunLock {
     Scope& operator=(const Scope&) = delete;
 
    private:
-    std::unique_lock<std::mutex> first_;
-    std::vector<std::unique_lock<std::mutex>> others_;  // almost always empty
-    WorkScope work_;                                    // ends before the lock is released
+    Part::Held first_;
+    std::vector<Part::Held> others_;  // almost always empty
+    WorkScope work_;                  // ends before the lock is released
   };
 
  private:

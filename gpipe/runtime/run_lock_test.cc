@@ -67,6 +67,19 @@ TEST(RunLock, IsReleasedByAnException) {
   const RunLock::Scope scope(lock);
 }
 
+TEST(RunLock, ThrowsInAThreadThatHoldsItInsteadOfWaiting) {
+  RunLock lock;
+  for (int k = 0; k < 2; ++k) {
+    const RunLock::Scope scope(lock);
+    try {
+      const RunLock::Scope again(lock);
+      ADD_FAILURE();
+    } catch (const std::logic_error& error) {
+      EXPECT_NE(std::string(error.what()).find("would wait for itself"), std::string::npos);
+    }
+  }
+}
+
 // A child is forked while another thread of the parent holds the lock.
 TEST(RunLock, ThrowsInAForkedChildInsteadOfWaiting) {
 #if defined(__SANITIZE_THREAD__)

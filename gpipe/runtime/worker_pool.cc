@@ -26,7 +26,7 @@ WorkerPool::WorkerPool(int64_t workers, const Body& init, bool inline_single) : 
       state.threads.emplace_back(
           [&state, worker, &init, &init_error] { loop(state, worker, init, init_error); });
     }
-    // `init` belongs to the caller: no worker may use it after the constructor has returned.
+    // `init` belongs to the caller, so no worker may use it after the constructor has returned.
     wait_until_finished(state);
     init_error.rethrow();
   } catch (const std::system_error& error) {
@@ -52,8 +52,8 @@ WorkerPool::~WorkerPool() {
   const auto is_this = [](const std::thread& thread) {
     return thread.get_id() == std::this_thread::get_id();
   };
-  // In a forked child the threads are the parent's. If the process ends in the middle of a run, the
-  // workers stay where they are; one of them may have called exit() and thereby run this
+  // In a forked child the threads are in the parent. If the process ends in the middle of a run,
+  // the workers stay where they are; one of them may have called exit(), which runs this
   // destructor.
   if (fork_guard_.stale() || (exiting() && state_->unfinished != 0) ||
       std::any_of(state_->threads.begin(), state_->threads.end(), is_this)) {

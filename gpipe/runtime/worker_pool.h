@@ -41,14 +41,15 @@ class WorkerPool {
   // Throws std::system_error if a thread cannot be started, and the first exception of `init`; no
   // thread is left in either case.
   explicit WorkerPool(int64_t workers, const Body& init = nullptr, bool inline_single = false);
-  // Ends and joins the threads. In a forked child, which has none of them, and if the process ends
-  // in the middle of a run, it only forgets them.
+  // Ends and joins the threads. It only forgets them in a forked child, which has none of them, and
+  // if the process ends in the middle of a run.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // `while_waiting`, if any, is called on the calling thread every now and then (interruption.h)
-  // until the bodies have returned; it must not throw. An inline worker waits for nobody.
+  // `while_waiting`, if any, is called on the calling thread from time to time (interruption.h)
+  // until the bodies have returned; it must not throw. An inline worker does not wait, so it is not
+  // called then.
   //
   // Throws std::logic_error in a child process that was forked after the pool was made.
   void run(const Body& body, const std::function<void()>& while_waiting = nullptr);

@@ -224,7 +224,7 @@ TEST(WorkerPoolDeathTest, WorksForTheDestructorsThatExitRuns) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// Pools that live only for a moment, or for one run.
+// Pools that live only for a moment, or only for one run.
 TEST(WorkerPool, MadeAndDestroyedInQuickSuccession) {
   std::atomic<int> calls{0};
   for (int round = 0; round < 300; ++round) {

@@ -42,7 +42,7 @@ std::vector<std::string> parts_of(const safetensors::File& progress, const std::
     const bool is_part = key.rfind(what, 0) == 0 && is_checkpoint_file(key);
     if (is_part) names.push_back(key);
   }
-  if (names.empty()) throw_damaged(progress.path(), "it names no file of the " + what);
+  if (names.empty()) throw_damaged(progress.path(), "it does not name a file of the " + what);
   return names;
 }
 
@@ -51,7 +51,7 @@ void check_part(const safetensors::File& progress, const safetensors::File& file
   const std::string now = fingerprint_of_file(file.path());
   const std::string& then = metadata_of(progress, name);
   if (now != then) {
-    throw_damaged(file.path(), "it has " + now + ", and had " + then + " when it was saved");
+    throw_damaged(file.path(), "it has " + now + ", but it had " + then + " when it was saved");
   }
 }
 
@@ -158,7 +158,7 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
                                                  int64_t size) {
   constexpr int kTries = 100;
   for (int left = kTries; left > 0; --left) {
-    // While it is open, no other folder has its number.
+    // While the folder is open, no other folder gets its number.
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
     if (!folder) {
       const char* const reason = std::strerror(errno);
@@ -178,13 +178,14 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
           if (number++ % size == rank) check_part(files->progress, *file);
         }
       }
-      // Files of two checkpoints do not have each other's fingerprints, if all are compared.
+      // If all fingerprints are compared, files of two checkpoints are noticed, because their
+      // fingerprints differ.
       if (size == 1 || is_there()) return files;
     } catch (const std::runtime_error&) {
       if (is_there()) throw;
     }
   }
-  throw_damaged(path, "it was replaced each time that it was read");
+  throw_damaged(path, "another program replaced it each time that it was read");
 }
 
 }  // namespace gpipe::internal

@@ -1,4 +1,4 @@
-// CheckpointFiles: the files of a checkpoint, which one process has written, or several.
+// CheckpointFiles: the files of a checkpoint, which one process or several have written.
 #ifndef GPIPE_SAVING_CHECKPOINT_FILES_H_
 #define GPIPE_SAVING_CHECKPOINT_FILES_H_
 
@@ -14,22 +14,23 @@
 
 namespace gpipe::internal {
 
-// The name of a file of a checkpoint. `what`: "model" or "optimizer", of which each process has a
-// part. "model.safetensors" if there is one part; the second of four parts:
+// The name of a file of a checkpoint. `what`: "model" or "optimizer"; each process has a part of
+// both. A single part is called "model.safetensors", and the second of four parts
 // "model-00002-of-00004.safetensors".
 std::string part_name(const std::string& what, int64_t part, int64_t parts);
 std::string progress_name();
 // The value of "format" in the metadata of the progress.
 std::string format_name();
-// Hugging Face's index of the parts of a model, for other readers.
+// The name of Hugging Face's index of the parts of a model, for other readers.
 std::string index_name();
-// Whether a checkpoint, of any number of processes, may have such a file.
+// Whether a checkpoint, written by any number of processes, may have a file of this name.
 bool is_checkpoint_file(const std::string& name);
 
-// "1048576 bytes, CRC-32 1c291ca3". Throws std::runtime_error with the path and the reason.
+// The fingerprint of a file, like "1048576 bytes, CRC-32 1c291ca3". Throws std::runtime_error with
+// the path and the reason.
 std::string fingerprint_of_file(const std::string& path);
-// The fingerprint of the contents of the progress file: the generator's state, and the metadata
-// except this fingerprint.
+// The fingerprint of the contents of the progress file: of the generator's state, and of the
+// metadata except this fingerprint itself.
 std::string fingerprint_of_progress(std::map<std::string, std::string> metadata,
                                     const at::Tensor& generator);
 

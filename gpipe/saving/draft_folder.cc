@@ -67,7 +67,7 @@ std::string resolved(std::string path) {
   return real.get();
 }
 
-// Brings the folder's list of names to the disk, which syncing its files does not.
+// Brings the folder's list of names to the disk. Syncing its files does not do that.
 void sync_folder(const std::string& folder) {
   const int opened = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) fail(folder);
@@ -79,7 +79,7 @@ void sync_folder(const std::string& folder) {
   if (failed) fail(folder);
 }
 
-// Opens a folder and locks it. Returns -1, with a reason in errno, if that is not possible:
+// Opens a folder and locks it. If that is not possible, returns -1, with a reason in errno:
 // EWOULDBLOCK if another process has the lock, ENOENT if the folder has gone from this place.
 int lock_folder(const std::string& path) {
   const int opened = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -101,7 +101,7 @@ int lock_folder(const std::string& path) {
 // and all are ours: files that have come since stay. std::filesystem::remove_all would crash in a
 // program that has LibTorch 2.11.
 void remove(const std::string& folder, const std::vector<std::string>& names) {
-  // The folder may be a read-only one that has been replaced.
+  // The folder may be a read-only one that was replaced, so it must be made writable first.
   if (chmod(folder.c_str(), 0700) != 0 && errno == ENOENT) return;
   for (const std::string& name : names) {
     const std::string path = folder + "/" + name;
@@ -112,8 +112,9 @@ void remove(const std::string& folder, const std::vector<std::string>& names) {
 
 // Gives a new file or folder the owner and rights of the old one that it replaces.
 void give_access(const std::string& path, const struct stat& old) {
-  // The owner first: a change of it takes rights away. Only root may give files away; others may
-  // give them to groups of their own. A group that cannot be kept takes its rights with it.
+  // The owner comes first, because changing it takes rights away. Only root may give files away.
+  // Other users may give them to groups of their own. If the group cannot be kept, its rights are
+  // dropped, too.
   mode_t rights = old.st_mode & 07777;
   if (chown(path.c_str(), old.st_uid, old.st_gid) != 0 &&
       chown(path.c_str(), static_cast<uid_t>(-1), old.st_gid) != 0) {
@@ -179,7 +180,7 @@ DraftFolder::~DraftFolder() {
     try {
       remove(draft_, names_in(draft_));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The draft stays, and nobody reads it.
+      // The draft stays on the disk. No reader looks at it.
     }
   }
   if (descriptor_ >= 0) close(descriptor_);
@@ -206,8 +207,8 @@ bool DraftFolder::has_old_one() const {
 }
 
 void DraftFolder::make() {
-  // No name is used twice, so that a process that removes an old draft cannot meet another folder
-  // under its name. Process numbers would repeat on several machines.
+  // No name is used twice. Otherwise a process that removes an old draft could meet another folder
+  // under its name. Numbers of processes would repeat on several machines.
   std::random_device random;
   do {
     draft_ = place_ + kDraft + std::to_string(uint64_t{random()} << 32 | random());
@@ -215,8 +216,8 @@ void DraftFolder::make() {
       fail(draft_);
     }
     descriptor_ = lock_folder(draft_);
-    // Repeated if another process has just taken the draft for a left one, but not for want of
-    // locks.
+    // Tried again if another process has just taken this draft for one that a crash has left. A
+    // file system without locks is not a reason to try again.
   } while (descriptor_ < 0 && (errno == ENOENT || errno == EWOULDBLOCK));
   struct stat status {};
   if (stat(draft_.c_str(), &status) != 0) fail(draft_);
@@ -240,7 +241,7 @@ void DraftFolder::remove_left_ones() const {
                                     [this](const std::string& file) { return is_file(file); });
       if (ours) remove(path, names);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // The draft stays, and nobody reads it.
+      // The draft stays on the disk. No reader looks at it.
     }
     close(locked);
   }
@@ -271,7 +272,8 @@ void DraftFolder::commit() {
       }
       continue;
     }
-    // The two folders change places at once; a rename() would require the old one to be empty.
+    // The two folders change places in one call. A rename() would require that the old one is
+    // empty.
     if (renameat2(AT_FDCWD, draft_.c_str(), AT_FDCWD, place_.c_str(), RENAME_EXCHANGE) == 0) {
       old = std::exchange(draft_, "");
       continue;

@@ -11,19 +11,20 @@
 namespace gpipe::internal {
 
 // Whether there is an old folder at `place` that has only files for which `is_known` is true.
-// Throws what a DraftFolder throws for this place, whatever room the disk has. Writes nothing.
+// Throws what a DraftFolder throws for this place, except for a lack of room on the disk. Writes
+// nothing.
 bool check_place(const std::string& place,
                  const std::function<bool(const std::string& name)>& is_known);
 
 // A new folder PLACE.draft-NUMBER beside `place`, into which `files` are to be written. A link to a
 // folder is followed.
 //
-// Guarantees: a reader of `place`, also after a crash in the middle, sees the old folder or the new
-// one, with all files, never anything between. After commit() the new folder is on the disk. Each
-// draft belongs to its writer alone: if there are several writers, also on other machines, the
+// Guarantees: a reader of `place`, even after a crash in the middle, sees the old folder or the new
+// one, with all files, and never a mixture. After commit() the new folder is on the disk. Each
+// draft belongs to its writer alone: if there are several writers, even on several machines, the
 // folder of the last one stays. A draft that is not committed is removed. A draft that a crash has
 // left is removed by the next draft for the same place, on file systems with locks. The new folder
-// and files have the owners and access rights of the old ones, and until commit() nobody else can
+// and files have the owners and access rights of the old ones, and until commit() no other user can
 // read them.
 //
 // Throws std::runtime_error with the path and the reason if the disk or the rights refuse
@@ -32,7 +33,8 @@ bool check_place(const std::string& place,
 // files.
 class DraftFolder {
  public:
-  // `is_old`: which other files an old folder may have; they are removed with it. Null: none.
+  // `is_old`: says which other files an old folder may have; they are removed with it. Null: it may
+  // have none.
   DraftFolder(const std::string& place, std::vector<std::string> files,
               std::function<bool(const std::string& name)> is_old = nullptr);
   ~DraftFolder();
@@ -44,7 +46,7 @@ class DraftFolder {
   // The folder of the files until commit().
   const std::string& path() const { return draft_; }
 
-  // Call once, when all files are there.
+  // Call it once, when all files are there.
   void commit();
 
  private:
@@ -59,7 +61,7 @@ class DraftFolder {
   std::string place_, draft_;
   std::vector<std::string> files_;
   std::function<bool(const std::string& name)> is_old_;
-  int descriptor_ = -1;  // the draft, locked where there are locks
+  int descriptor_ = -1;  // of the draft, which is locked if the file system has locks
   mode_t rights_ = 0;    // the access rights of a new folder
 };
 

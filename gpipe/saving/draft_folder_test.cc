@@ -25,8 +25,8 @@
 
 namespace {
 
-// The behavior of the system's calls below. `at_move` runs once before a folder is moved, and
-// returns the error of the move; `calls` lists the calls that were made.
+// The behavior of the system calls below. `at_move` runs once before a folder is moved, and returns
+// the error of the move. `calls` lists the calls that were made.
 std::function<int()> at_move;
 std::function<int(const std::string& path)> at_sync;
 std::vector<std::string>* calls = nullptr;
@@ -137,7 +137,7 @@ TEST(DraftFolder, TakesItsPlaceWithAllFiles) {
 
 TEST(DraftFolder, ReplacesAnOldOne) {
   const std::string place = new_path();
-  make_folder(place);  // an empty one is an old one, too
+  make_folder(place);  // an empty folder counts as an old one, too
   write(place, "one");
   write(place, "two");
   EXPECT_EQ(contents(place + "/a"), "two");
@@ -166,8 +166,8 @@ TEST(DraftFolder, ThatACrashHasLeftIsRemovedByTheNext) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-// Each of several writers has its own draft: threads, processes, also with the same process number
-// on two machines.
+// Each of several writers has its own draft: threads, and processes, even if they have the same
+// process number on two machines.
 TEST(DraftFolder, IsItsWritersAlone) {
   const std::string place = new_path();
   DraftFolder first(place, {"a", "b"});
@@ -217,7 +217,8 @@ TEST(DraftFolder, IsNotLostIfOthersAreFaster) {
   EXPECT_THAT(drafts_of(place), IsEmpty());
 }
 
-// A reader after a crash finds no folder without its files, and a crash after commit() the new one.
+// After a crash, a reader must not find a folder without its files. After commit(), it must find
+// the new one.
 TEST(DraftFolder, IsOnTheDiskBeforeItIsSeen) {
   const std::string place = new_path();
   for (const char* move : {"rename", "exchange"}) {
@@ -276,8 +277,8 @@ TEST(DraftFolder, IsTheOldOrTheNewOneAfterACrash) {
   const std::chrono::duration<double, std::micro> write_time =
       std::chrono::steady_clock::now() - start;
   int64_t last = 0;
-  // Ever later, and until one has written something: on a busy machine the first ones are killed
-  // before their first write.
+  // The child is killed later and later, until one has written something: on a busy machine the
+  // first ones are killed before their first write.
   for (int k = 0; k < 24 || last == 0; ++k) {
     int pipe_ends[2] = {};
     ASSERT_EQ(pipe(pipe_ends), 0);

@@ -31,7 +31,8 @@ std::string type_of(const torch::optim::Optimizer& optimizer) {
   return c10::demangle((other != nullptr ? other->saved_type() : typeid(optimizer)).name());
 }
 
-// Returns an archive to read the contents of `archive` from: LibTorch reads only from its bytes.
+// Returns an archive from which the contents of `archive` can be read: LibTorch can only read it
+// back from its bytes.
 InputArchive read_again(OutputArchive& archive, const std::string& what) {
   std::string bytes;
   InputArchive read;
@@ -42,7 +43,7 @@ InputArchive read_again(OutputArchive& archive, const std::string& what) {
     });
     read.load_from(bytes.data(), bytes.size());
   } catch (const c10::Error& error) {
-    // For example the state of LBFGS, which has undefined tensors in its lists.
+    // This happens for the state of LBFGS, which has undefined tensors in its lists.
     TORCH_CHECK_NOT_IMPLEMENTED(false, "LibTorch cannot serialize ", what, ": ",
                                 error.what_without_backtrace());
   }
@@ -55,7 +56,7 @@ std::map<std::string, c10::IValue> values_of(InputArchive archive) {
   return values;
 }
 
-// JSON has no infinities.
+// A number as JSON, which has no infinities.
 json number(double value) {
   if (std::isfinite(value)) return value;
   return {{"double", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
@@ -106,8 +107,8 @@ const std::string& name_of(const at::Tensor& parameter, const ParameterNames& na
   return name->second;
 }
 
-// The names of a group's parameters. A parameter that the group has several times is listed as
-// often: LibTorch's optimizers step it several times.
+// The names of a group's parameters. A parameter that the group has several times is listed several
+// times, because LibTorch's optimizers step it several times.
 std::multiset<std::string> names_of(const torch::optim::OptimizerParamGroup& group,
                                     const ParameterNames& names,
                                     const torch::optim::Optimizer& optimizer) {
@@ -204,7 +205,7 @@ void load_states(torch::optim::Optimizer& optimizer, const ParameterNames& names
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
-    // For example the optimizer's assertions about numbers that are missing.
+    // The optimizer itself refuses the record, for example because a number is missing.
     TORCH_CHECK_VALUE(false, type_of(optimizer),
                       " cannot read the checkpoint's states: ", error.what_without_backtrace());
   }
@@ -219,7 +220,7 @@ std::string kind_of(const std::string& type, at::IntArrayRef shape) {
 }
 
 OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
-  // Refused here, too, because before its first step LibTorch could write an LBFGS.
+  // LBFGS is refused here, too, because before its first step LibTorch could write it.
   TORCH_CHECK_NOT_IMPLEMENTED(
       dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
       "torch::optim::LBFGS has states that LibTorch cannot write; save the model by torch::save, "
@@ -237,7 +238,7 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
       if (state == optimizer.state().end() || record.text["states"].contains(name)) continue;
       OutputArchive states;
       state->second->serialize(states);
-      // An empty state is recorded, too: the parameter has one.
+      // An empty state is recorded, too, because it shows that the parameter has one.
       json& values = record.text["states"][name] = json::object();
       for (auto& [key, value] :
            values_of(read_again(states, "the state of " + text::in_quotes(name)))) {

@@ -1,8 +1,8 @@
 // OptimizerRecord: the states and options of an optimizer, as text and tensors, under the names of
 // the model's parameters.
 //
-// LibTorch's own archives name parameters by their addresses and order, so that only the same
-// program, with the same order of parameters, reads them.
+// LibTorch's own archives name parameters by their addresses and order. So only the same program,
+// with the same order of parameters, can read them.
 #ifndef GPIPE_SAVING_OPTIMIZER_RECORD_H_
 #define GPIPE_SAVING_OPTIMIZER_RECORD_H_
 
@@ -47,19 +47,19 @@ OptimizerRecord record_of(const torch::optim::Optimizer& optimizer, const Parame
 // The number of parameters in the groups of a record with this text.
 int64_t parameters_in(const nlohmann::json& text);
 
-// Adds to a record what an optimizer with the same groups has for other parameters. Returns false
-// if type, groups or options differ; `text` is then unusable. Throws nlohmann::json::exception for
-// a text that is not a record's.
+// Adds to a record what another optimizer with the same groups has for other parameters. Returns
+// false if the type, the groups or the options differ; then `text` cannot be used any more. Throws
+// nlohmann::json::exception if a text is not that of a record.
 bool merge_record(nlohmann::json& text, const nlohmann::json& more);
 
 // The part of a record that concerns these parameters.
 nlohmann::json part_of_record(nlohmann::json text, const std::unordered_set<std::string>& names);
 
-// Throws c10::ValueError that names the difference unless a record with this text and these tensors
-// fits the optimizer. It must have the same type, the same parameters in each group, in any order,
-// and the same options by name and type. The tensors must be those that the text lists, none
-// missing and none left over; for LibTorch's optimizers they have the shape of their parameter.
-// Throws nlohmann::json::exception for a text that is not a record's.
+// Throws c10::ValueError that names the difference, unless a record with this text and these
+// tensors fits the optimizer. It must have the same type, the same parameters in each group, in any
+// order, and the same options by name and type. The tensors must be those that the text lists, with
+// none missing and none left over. For LibTorch's optimizers they must have the shape of their
+// parameter. Throws nlohmann::json::exception if the text is not that of a record.
 void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames& names,
                   const nlohmann::json& text, const TensorKinds& tensors);
 
@@ -67,9 +67,10 @@ void check_record(const torch::optim::Optimizer& optimizer, const ParameterNames
 // returns a tensor of the record. States with the shape of their parameter go to its device. A
 // parameter without state in the record has none afterwards.
 //
-// Throws what `read` throws, and c10::ValueError for numbers that are missing. The optimizer is
-// then as it was: its old states are kept until the new ones are there. The new states are read in
-// parts of about `part_bytes`, because LibTorch's archives hold them twice more.
+// Throws what `read` throws, and c10::ValueError if a number is missing. In both cases the
+// optimizer is as it was, because its old states are kept until the new ones are there. The new
+// states are read in parts of about `part_bytes`, because LibTorch's archives take twice their
+// memory in addition.
 void restore(torch::optim::Optimizer& optimizer, const ParameterNames& names,
              const nlohmann::json& text,
              const std::function<at::Tensor(const std::string& name)>& read,

@@ -218,7 +218,7 @@ TEST(OptimizerRecord, HasGroups) {
               ThrowsMessage<c10::ValueError>(HasSubstr("'b' is 1 times in group 0")));
 }
 
-// LibTorch's parameters() has a tied one as often as it has names.
+// LibTorch's parameters() lists a tied parameter once for each of its names.
 TEST(OptimizerRecord, HasAParameterThatIsThereTwiceOnce) {
   const auto twice = [](std::vector<at::Tensor> parameters) {
     parameters.push_back(parameters[0]);
@@ -325,7 +325,7 @@ TEST(OptimizerRecord, ThatCannotBeReadChangesNothing) {
 
 TEST(OptimizerRecord, SaysWhichOptimizersItCannotHold) {
   Training run(maker<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1)));
-  // Before its first step, too, and not after hours.
+  // LBFGS is refused before its first step, too, so a run does not fail after hours.
   EXPECT_THAT([&] { record_of(*run.optimizer, run.names); },
               ThrowsMessage<c10::NotImplementedError>(HasSubstr("LBFGS has states that LibTorch")));
 }

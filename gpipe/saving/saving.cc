@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "gpipe/grad_scaler.h"
+#include "gpipe/internal/call/between_runs.h"
 #include "gpipe/internal/processes/processes.h"
 #include "gpipe/internal/run/failure.h"
 #include "gpipe/saving/checkpoint_files.h"
@@ -100,7 +102,7 @@ int64_t number(const safetensors::File& file, const std::string& key) {
   return value;
 }
 
-// The key of Progress::grad_scaler in the metadata, and what stands there: "65536 12".
+// The key of Progress::grad_scaler in the metadata. Its value is a text like "65536 12".
 constexpr const char* kGradScaler = "grad_scaler";
 std::string text_of(const std::optional<GradScalerState>& state) {
   return state ? absl::StrFormat("%.17g %d", state->scale, state->growth_steps) : "";
@@ -245,7 +247,8 @@ struct ModelParts {
   GPipe& pipe;
   Processes* const processes = pipe->world().processes().get();
 
-  // The parts are those of a replica: all replicas have the same, and the first writes.
+  // The parts belong to the stages of one replica: all replicas have the same, and the first one
+  // writes.
   const World& world = pipe->world();
   const int64_t rank = world.process();
   const int64_t size = world.processes_each();
@@ -256,7 +259,7 @@ struct ModelParts {
     return internal::exchange_long(*processes, name, value, /*is_patient=*/true);
   }
 
-  // The tensors of the layers of this process; tied ones only if the process owns them.
+  // The tensors of the layers of this process; a tied tensor only if this process owns it.
   Named here(const Named& state) const {
     if (processes == nullptr) return state;
     internal::ParameterNames names = names_of(pipe);
@@ -307,7 +310,7 @@ struct Saving : ModelParts {
   const ZeroOptimizer* const zero = nullptr;
 
   const bool writes_model = world.replica() == 0;
-  // The parts of the optimizer are, too, unless each replica has other states (`zero`).
+  // The optimizer has a part for each stage, too, unless each replica has other states (`zero`).
   const int64_t states_rank = zero != nullptr ? world.rank() : rank;
   const int64_t states_size = zero != nullptr ? world.size() : size;
   const bool writes_states = zero != nullptr || writes_model;
@@ -348,9 +351,10 @@ struct Saving : ModelParts {
     const std::string model = internal::part_name("model", rank, size);
     const std::string states = internal::part_name("optimizer", states_rank, states_size);
     if (writes_states && !folder && !is_folder(draft)) {
-      throw_damaged(draft,
-                    "process 0 has made this folder, and here it is not: the processes must "
-                    "see one file system");
+      throw_damaged(
+          draft,
+          "process 0 has made this folder, but this process does not see it: the processes must "
+          "see one file system");
     }
     if (writes_model) {
       safetensors::write(draft + "/" + model, here(state_of(pipe)), {{"format", "pt"}});
@@ -465,7 +469,9 @@ struct Saving : ModelParts {
   }
 };
 
-void save(const Saving& saving, const Progress& progress, const std::string& path) {
+// `begin`: called before the optimizer is read.
+void save(const Saving& saving, const Progress& progress, const std::string& path,
+          const std::function<void()>& begin = nullptr) {
   if (saving.world.replicas() > 1) {
     try {
       (void)saving.pipe->parameter_hash();
@@ -476,13 +482,22 @@ void save(const Saving& saving, const Progress& progress, const std::string& pat
     }
   }
   internal::in_call(saving.processes, [&] {
+    const internal::BetweenRuns between(saving.pipe->pipeline());
+    if (begin != nullptr) begin();
     saving.save(progress, path);
     return true;
   });
 }
 
-Progress load(const Saving& saving, const std::string& path) {
-  return internal::in_call(saving.processes, [&] { return saving.load(path); });
+// `end`: called when the optimizer is read.
+Progress load(const Saving& saving, const std::string& path,
+              const std::function<void()>& end = nullptr) {
+  return internal::in_call(saving.processes, [&] {
+    const internal::BetweenRuns between(saving.pipe->pipeline());
+    Progress progress = saving.load(path);
+    if (end != nullptr) end();
+    return progress;
+  });
 }
 
 }  // namespace
@@ -497,8 +512,8 @@ void save_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const Prog
 
 void save_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const Progress& progress,
                      const std::string& path) {
-  optimizer.give_options();
-  save(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, progress, path);
+  save(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, progress, path,
+       [&] { optimizer.give_options(); });
 }
 
 bool check_checkpoint_path(const std::string& path) {
@@ -520,14 +535,16 @@ Progress load_checkpoint(GPipe& pipe, torch::optim::Optimizer& optimizer, const 
 }
 
 Progress load_checkpoint(GPipe& pipe, ZeroOptimizer& optimizer, const std::string& path) {
-  Progress progress = load(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, path);
-  optimizer.take_options();
-  return progress;
+  return load(Saving{{pipe}, *optimizer.optimizer_, &optimizer}, path,
+              [&] { optimizer.take_options(); });
 }
 
 Progress load_weights(GPipe& pipe, const std::string& path) {
   const ModelParts parts{pipe};
-  return internal::in_call(parts.processes, [&] { return parts.load_weights(path); });
+  return internal::in_call(parts.processes, [&] {
+    const internal::BetweenRuns between(pipe->pipeline());
+    return parts.load_weights(path);
+  });
 }
 
 Progress read_progress(const std::string& path) {

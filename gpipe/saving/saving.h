@@ -23,9 +23,9 @@ struct Progress {
   // The state of LibTorch's generator on the CPU, from which each step takes its seed; [bytes],
   // uint8. If it is undefined, the present state is saved.
   at::Tensor generator = {};
-  // What else must be the same when the run is resumed, in the program's own words; UTF-8, the same
-  // in all processes. The library only keeps this text: read_progress() returns it before anything
-  // is made or changed.
+  // Other facts that must be the same when the run is resumed, in the program's own words; UTF-8,
+  // the same in all processes. The library only keeps this text: read_progress() returns it before
+  // anything is made or changed.
   std::string settings = {};
   // For a run in float16: GradScaler::state(), the same in all processes; load() it to go on.
   std::optional<GradScalerState> grad_scaler = std::nullopt;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/functional.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -19,12 +20,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -223,7 +226,8 @@ TEST(Checkpoint, ThatIsNotThereIsRefused) {
   Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
 }
 
-// The names would break a line, change a terminal's colors, or are not UTF-8.
+// The names have characters that would break a line or change a terminal's colors, or bytes that
+// are not UTF-8.
 TEST(Checkpoint, MessagesShowWhateverNamesHaveInOneLine) {
   const std::string odd = "a\nb\x1b\xff";
   const std::string shown = "a\\x0ab\\x1b\\xff'";
@@ -398,7 +402,7 @@ TEST(Checkpoint, IsNotLoadedIntoTensorsWithoutValues) {
               ThrowsMessage<c10::ValueError>(HasSubstr("'0.weight' is on meta")));
 }
 
-// Two names of one tensor, as often as LibTorch's parameters() has it.
+// A tied tensor has two names, and LibTorch's parameters() lists it twice.
 TEST(Checkpoint, HasTiedWeightsOnce) {
   const auto make = [](bool tied) {
     const at::Tensor weight = at::linspace(1, 2, 3);
@@ -480,7 +484,7 @@ TEST(Checkpoint, SaysHowFarItIsAndWithWhichSettings) {
               ThrowsMessage<c10::ValueError>(HasSubstr("the path of the checkpoint is empty")));
 }
 
-// A reader has the files of one moment, however others hurry.
+// A reader gets the files of one moment, even while other writers replace them.
 TEST(Checkpoint, IsReadWholeWhileOthersReplaceIt) {
   const auto pipe_of = [](int64_t step) {
     return holders(torch::nn::Sequential(Holder(at::full({3}, step))));
@@ -596,6 +600,77 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOldOne) {
       },
       ThrowsMessage<c10::ValueError>(HasSubstr("-1 steps")));
   EXPECT_EQ(load_checkpoint(pipe, optimizer, path).step, 1);
+}
+
+// None of these calls reads or writes what a step in another thread uses.
+TEST(Checkpoint, IsWrittenAndReadBetweenRuns) {
+  std::atomic<bool> waits{false};  // in the layer, for the other thread's call
+  std::atomic<bool> is_running{false};
+  std::atomic<bool> has_returned{false};
+  bool was_interrupted = false;
+  const auto wait = [&](at::Tensor x) {
+    if (!waits.exchange(false)) return x;
+    is_running = true;
+    for (int k = 0; k < 200 && !has_returned; ++k) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    was_interrupted = has_returned;
+    return x;
+  };
+  GPipe pipe(torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Functional(wait),
+                                   torch::nn::Linear(4, 3)),
+             GPipeOptions({1, 2}).devices({at::kCPU, at::kCPU}).cpu_threads_per_stage(1));
+  auto optimizer = adam(pipe);
+  ZeroOptimizer zero(pipe, [](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);
+  });
+  const std::string path = new_path();
+  const std::string zero_path = new_path();
+  save_checkpoint(pipe, optimizer, {}, path);
+  save_checkpoint(pipe, zero, {}, zero_path);
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"save_checkpoint", [&] { save_checkpoint(pipe, optimizer, {}, path); }},
+      {"save_checkpoint, zero", [&] { save_checkpoint(pipe, zero, {}, zero_path); }},
+      {"load_checkpoint", [&] { (void)load_checkpoint(pipe, optimizer, path); }},
+      {"load_checkpoint, zero", [&] { (void)load_checkpoint(pipe, zero, zero_path); }},
+      {"load_weights", [&] { (void)load_weights(pipe, path); }},
+      {"ZeroOptimizer::step", [&] { (void)zero.step(); }},
+      {"clip_grad_norm_", [&] { (void)pipe->clip_grad_norm_(1); }},
+      {"parameter_hash", [&] { (void)pipe->parameter_hash(); }},
+      {"graph_use", [&] { (void)pipe->graph_use(); }},
+  };
+  for (const auto& [name, call] : calls) {
+    waits = true;
+    is_running = has_returned = was_interrupted = false;
+    std::thread thread([&, &call = call] {
+      while (!is_running) std::this_thread::yield();
+      call();
+      has_returned = true;
+    });
+    train(pipe, optimizer, 0, 1);
+    thread.join();
+    EXPECT_FALSE(was_interrupted) << name;
+  }
+}
+
+// The optimizer's step is a part of the call, and would wait for itself.
+TEST(Checkpoint, AnOptimizerThatCallsThePipelineInAZeroOptimizersStepIsRefused) {
+  struct Clipping : torch::optim::SGD {
+    Clipping(std::vector<at::Tensor> parameters, GPipe pipe)
+        : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), pipe(std::move(pipe)) {}
+    at::Tensor step(LossClosure closure = nullptr) override {
+      pipe->clip_grad_norm_(1);
+      return SGD::step(std::move(closure));
+    }
+    GPipe pipe;
+  };
+  GPipe pipe = pipeline({2, 2});
+  ZeroOptimizer zero(pipe, [&](std::vector<at::Tensor> parameters) {
+    return std::make_unique<Clipping>(std::move(parameters), pipe);
+  });
+  EXPECT_THAT([&] { zero.step(); },
+              ThrowsMessage<std::logic_error>(HasSubstr("would wait for itself")));
+  EXPECT_NO_THROW(pipe->clip_grad_norm_(1));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ using Say = WorldRanks::Say;
 
 std::string new_path() {
   static int count = 0;
-  // Tests append a rank: behind a letter no number becomes another one.
+  // Tests append a rank. A letter in front of it keeps names with different numbers apart.
   return ::testing::TempDir() + "/world" + std::to_string(getpid()) + "-" +
          std::to_string(count++) + "r";
 }
@@ -112,7 +112,7 @@ std::string run(const World& world, const Run& run, const std::string& path) {
   auto optimizer = adam(pipe);
   return run_with(pipe, optimizer, run, path);
 }
-// As run(), with a ZeroOptimizer, which keeps each state once.
+// Does what run() does, with a ZeroOptimizer, which keeps each state once.
 std::string zero_run(const World& world, const Run& run, const std::string& path) {
   GPipe pipe = pipeline(world, run.balance);
   ZeroOptimizer optimizer = zero_adam(pipe);
@@ -233,7 +233,8 @@ TEST(WorldCheckpoint, ReplicasReadWhatOneHasWrittenAndTheReverse) {
                   "optimizer-00004-of-00004.safetensors", "progress.safetensors"));
 }
 
-// It is set on the ZeroOptimizer itself, which is saved and read as a plain Optimizer.
+// The learning rate is set on the ZeroOptimizer itself, which is saved and read as a plain
+// Optimizer.
 TEST(WorldCheckpoint, KeepsTheLearningRateOfAZeroOptimizer) {
   const std::string path = new_path();
   WorldRanks ranks(2, [&](const World& world, const Say& say) {
@@ -431,7 +432,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
       file.put('x');
     }
     refused("a damaged part", [&] { load_checkpoint(pipe, optimizer, path); });
-    // The old one may be damaged: it is replaced.
+    // The old checkpoint may be damaged: it is replaced.
     save_checkpoint(pipe, optimizer, {2, 12, {}}, path);
     refused("nothing", [&] { load_checkpoint(pipe, optimizer, path); });
   });
@@ -450,7 +451,7 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   ranks.expect_ends();
 }
 
-// Killed at any moment, the checkpoint that was there is there.
+// If a process is killed at any moment, the checkpoint that was there stays.
 TEST(WorldCheckpoint, AProcessThatIsKilledWhileItIsWrittenLeavesTheOldOne) {
   const std::string path = new_path();
   for (const int64_t victim : {0, 1}) {

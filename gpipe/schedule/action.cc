@@ -25,7 +25,8 @@ bool take_kind(char c, ActionKind* kind) {
   return false;
 }
 
-// The meaning of the text by the grammar's reserved parts; empty if it has none of these.
+// What the text would mean by the parts of the grammar that are reserved; empty if it has none of
+// these.
 std::string kept_for_later(std::string_view text) {
   struct Kept {
     char letter;
@@ -46,12 +47,12 @@ std::string kept_for_later(std::string_view text) {
   if (take_kind(text.front(), &kind) && second != std::string_view::npos &&
       take_number(rest.substr(0, second), &number) &&
       take_number(rest.substr(second + 1), &number)) {
-    return "; a third number is kept for slices of a sequence, which are not there yet";
+    return "; a third number is reserved for slices of a sequence, which are not there yet";
   }
   if (!take_number(rest, &number)) return "";
   for (const Kept& kept : kKept) {
     if (text.front() != kept.letter) continue;
-    return std::string("; ") + kept.letter + " is kept for " + kept.meaning +
+    return std::string("; ") + kept.letter + " is reserved for " + kept.meaning +
            ", which are not there yet";
   }
   return "";
@@ -71,7 +72,7 @@ char letter(ActionKind kind) {
       return 'W';
   }
   throw std::invalid_argument("ActionKind " + std::to_string(static_cast<int>(kind)) +
-                              " is none of the four kinds of action: use kForward, kBackward, "
+                              " is not one of the four kinds of action: use kForward, kBackward, "
                               "kInputGradient or kWeightGradient");
 }
 

@@ -1,4 +1,4 @@
-// Action: one thing a worker does, for one stage and one micro-batch.
+// Action: one piece of work of a worker, for one stage and one micro-batch.
 //
 // An action is a forward, a backward, or one half of a split backward. It says nothing about when
 // or where it runs; a `Schedule` puts actions in order.
@@ -15,8 +15,8 @@
 
 namespace gpipe {
 
-// A cell's backward is either one kBackward, or a kInputGradient (what the previous stage waits
-// for) and later a kWeightGradient (what only the optimizer waits for).
+// A cell's backward is either one kBackward, or two halves: a kInputGradient, for which the
+// previous stage waits, and later a kWeightGradient, for which only the optimizer waits.
 enum class ActionKind : uint8_t {
   kForward,         // "F"
   kBackward,        // "B"
@@ -26,10 +26,11 @@ enum class ActionKind : uint8_t {
 
 inline constexpr int kActionKinds = 4;
 
-// The letter that stands for `kind` in texts and drawings. It throws std::invalid_argument for a
-// number that is not one of the kinds, and so does everything that writes an action, except <<.
+// The letter that stands for `kind` in texts and drawings. Throws std::invalid_argument for a
+// number that is not one of the kinds. So does everything that writes an action, except <<.
 char letter(ActionKind kind);
-// Writes the letter, or "ActionKind(9)": << is for debugging, and never throws.
+// Writes the letter. For a number that is not one of the kinds it writes "ActionKind(9)": << is for
+// debugging, and never throws.
 std::ostream& operator<<(std::ostream& out, ActionKind kind);
 
 // A plain value; every function is thread-safe.
@@ -54,7 +55,7 @@ struct Action {
   friend bool operator<(const Action& a, const Action& b) {
     return std::tie(a.kind, a.stage, a.micro_batch) < std::tie(b.kind, b.stage, b.micro_batch);
   }
-  // As to_text().
+  // Writes to_text().
   friend std::ostream& operator<<(std::ostream& out, const Action& action);
 };
 

@@ -92,12 +92,12 @@ TEST(Action, TextThatIsKeptForLaterIsRefusedByName) {
     return "accepted";
   };
   for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
-           {"G0.3", "G is kept for gathers of parameters"},
-           {"R0.3", "R is kept for reductions of gradients"},
-           {"O0.3", "O is kept for offloads of activations"},
-           {"L0.3", "L is kept for reloads of activations"},
-           {"C0.3", "C is kept for losses"},
-           {"F0.3.1", "a third number is kept for slices of a sequence"}}) {
+           {"G0.3", "G is reserved for gathers of parameters"},
+           {"R0.3", "R is reserved for reductions of gradients"},
+           {"O0.3", "O is reserved for offloads of activations"},
+           {"L0.3", "L is reserved for reloads of activations"},
+           {"C0.3", "C is reserved for losses"},
+           {"F0.3.1", "a third number is reserved for slices of a sequence"}}) {
     EXPECT_NE(complaint(text).find(part), std::string::npos) << complaint(text);
   }
   for (const std::string text : {"G", "G0", "Q0.3", "F0.3.", "F0.3.1.2"}) {

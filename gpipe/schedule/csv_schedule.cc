@@ -16,7 +16,7 @@
 namespace gpipe {
 namespace {
 
-// An action as the file names it.
+// An action in the form in which the file writes it.
 struct Written {
   std::string_view name;  // "F"
   int32_t stage = 0, micro_batch = 0;
@@ -133,7 +133,7 @@ Schedule schedule_from_csv(std::string_view text) {
       micro_batches = std::max<int64_t>(micro_batches, int64_t{action.micro_batch} + 1);
     }
   });
-  // An empty last row is the end of the last line, not a rank without actions.
+  // An empty last row only ends the last line. It is not a rank without actions.
   while (!workers.empty() && workers.back().empty()) workers.pop_back();
   if (workers.empty()) {
     throw std::invalid_argument(

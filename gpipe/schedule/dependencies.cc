@@ -68,8 +68,8 @@ std::vector<Position> Dependencies::order() const {
       return need.position.index < done[static_cast<size_t>(need.position.worker)];
     });
   };
-  // Sweeps alternate between up and down, as forwards and gradients go. If all went up, each sweep
-  // would advance the gradients by one worker only, which is quadratic in the stages.
+  // Sweeps go up and down in turn, as forwards and gradients do. If all went up, each sweep would
+  // advance the gradients by one worker only, so the time would be quadratic in the stages.
   bool up = true;
   for (bool moved = true; moved; up = !up) {
     moved = false;

@@ -40,13 +40,13 @@ class Dependencies {
   // The result is false (as a bool) if the table has no such action.
   Position find(const Action& action) const { return positions_[slot(action)]; }
 
-  // The actions that `action` waits for: first those whose results arrive over routes, in the order
-  // in which a Step receives them, then that of its own stage. Actions that are not in the table
-  // are left out.
+  // The actions that `action` waits for. First come those whose results arrive over routes, in the
+  // order in which a Step receives them, and then the action of its own stage. Actions that are not
+  // in the table are left out.
   std::vector<Edge> needs(const Action& action) const;
-  // Visits the same edges one by one, without allocating a list: for large tables this is called
-  // millions of times. `visit` takes an Edge and returns whether to go on. Returns false if it was
-  // stopped.
+  // Visits the edges of needs() one by one, without allocating a list, because for large tables
+  // this is called millions of times. `visit` takes an Edge and returns whether to go on. Returns
+  // false if it was stopped.
   template <typename Visit>
   bool for_each_need(const Action& action, const Visit& visit) const;
   // The actions that receive the results of `action` over routes, in the order in which a Step

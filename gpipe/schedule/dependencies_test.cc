@@ -19,7 +19,7 @@ Table parse(const std::vector<std::vector<const char*>>& rows) {
   return table;
 }
 
-// "F0.0/1" for an action over route 1, "F0.0" for a stage's own result.
+// An edge as text: "F0.0/1" for an action over route 1, "F0.0" for a stage's own result.
 std::string text(const std::vector<Dependencies::Edge>& edges) {
   std::string all;
   for (const auto& edge : edges) {

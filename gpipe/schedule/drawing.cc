@@ -11,7 +11,8 @@
 namespace gpipe {
 namespace {
 
-// More than any screen shows. The limit keeps a typing error in a cost from filling the memory.
+// This is more than any screen shows. The limit keeps a typing error in a cost from filling the
+// memory.
 constexpr double kMostCharacters = 1 << 28;
 
 bool stage_is_worker(const Schedule& schedule) {

@@ -328,7 +328,7 @@ Rows options() {
   Rows rows;
   const auto all = [](const SearchOptions& options) {
     const Schedule schedule = Schedule::one_f_one_b(3, 4);
-    // Any of these may throw; the others are called all the same.
+    // Any of these calls may throw; the others are made nevertheless.
     const std::vector<std::function<void()>> calls = {
         [&] { search_routes(options); },
         [&] { simulate(schedule, search_routes(options), simulate_options(options)); },
@@ -421,7 +421,7 @@ INSTANTIATE_TEST_SUITE_P(Generators, EdgeTest, ::testing::ValuesIn(generators())
 INSTANTIATE_TEST_SUITE_P(Schedules, EdgeTest, ::testing::ValuesIn(schedules()));
 INSTANTIATE_TEST_SUITE_P(Options, EdgeTest, ::testing::ValuesIn(options()));
 
-// Options of another pipeline are an error and do not give a result.
+// Options of another pipeline must give an error and not a result.
 TEST(EdgeTest, AScheduleOfOtherMicroBatchesIsRefused) {
   const Schedule more = Schedule::one_f_one_b(3, 5);
   EXPECT_THROW(peak_bytes(more, three_stages()), std::invalid_argument);

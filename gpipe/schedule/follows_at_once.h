@@ -8,9 +8,9 @@
 
 namespace gpipe {
 
-// [stage][micro-batch]: whether the action after the forward, on its worker, is the backward of the
-// same cell, or the first half of it. Checkpoint::kExceptLast does not checkpoint these: to drop a
-// graph and make it again at once would save nothing.
+// [stage][micro-batch]: whether the next action of the forward's worker is the backward of the same
+// cell, or its first half. Checkpoint::kExceptLast does not checkpoint such cells, because dropping
+// a graph and making it again at once would save nothing.
 std::vector<std::vector<bool>> follows_at_once(const Schedule& schedule);
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Hand-written schedules: small fixed ones, to test that everything accepts them.
+// Hand-written schedules: small fixed schedules, for tests that all code accepts them.
 #ifndef GPIPE_SCHEDULE_HAND_WRITTEN_H_
 #define GPIPE_SCHEDULE_HAND_WRITTEN_H_
 
@@ -16,8 +16,8 @@ worker 1: F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 B1.0 B1.1
 )");
 }
 
-// A simple zero-bubble schedule: backwards are split into input and weight gradient, the latter
-// where the worker would idle.
+// A simple zero-bubble schedule. Backwards are split into input and weight gradients, and weight
+// gradients run when the worker would be idle.
 inline Schedule split_backward() {
   return Schedule::from_text(R"(
 stages 2

@@ -14,7 +14,8 @@ namespace {
 
 struct Entry {
   NamedSchedule named;
-  // workers, stages per worker, micro-batches
+  // Makes a schedule from the numbers of workers, of stages per worker, and of micro-batches, and
+  // from costs.
   std::function<Schedule(int64_t, int64_t, int64_t, const GeneratorCosts&)> make;
 };
 
@@ -117,8 +118,8 @@ const Entry& find(std::string_view name) {
                               "; there are " + schedule_names());
 }
 
-// How many stages a worker of the schedule has. Checks all options, also the costs of schedules
-// that have no use for them.
+// How many stages each worker of the schedule has. Checks all options, also the costs of schedules
+// that do not use them.
 int64_t stages_per_worker(const NamedSchedule& named, const NamedScheduleOptions& options) {
   internal::check_costs(options.costs);
   const int64_t given = options.stages_per_worker;

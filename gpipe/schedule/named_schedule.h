@@ -1,4 +1,4 @@
-// schedule_by_name: the known schedules by their names, for command lines and settings.
+// schedule_by_name: finds the known schedules by their names, for command lines and settings.
 #ifndef GPIPE_SCHEDULE_NAMED_SCHEDULE_H_
 #define GPIPE_SCHEDULE_NAMED_SCHEDULE_H_
 
@@ -24,12 +24,12 @@ struct NamedSchedule {
 
 // All known schedules, the plain ones first.
 const std::vector<NamedSchedule>& named_schedules();
-// "gpipe, 1f1b, ...", for --help and messages.
+// The names as text, "gpipe, 1f1b, ...", for --help and messages.
 std::string schedule_names();
 
 struct NamedScheduleOptions {
-  // 0: the schedule's default, which is 2 for loops and Vs and 1 otherwise. Only loops can have
-  // other numbers.
+  // How many stages each worker has. 0 means the schedule's default, which is 2 for loops and Vs
+  // and 1 otherwise. Only loops can have other numbers.
   int64_t stages_per_worker = 0;
   // The costs for which schedules that depend on costs are made.
   GeneratorCosts costs;
@@ -48,7 +48,7 @@ ScheduleGenerator schedule_by_name(std::string_view name, const NamedScheduleOpt
 Schedule schedule_by_name(std::string_view name, int64_t stages, int64_t micro_batches,
                           const NamedScheduleOptions& options = {});
 
-// Where the schedule has its stages. Throws as schedule_by_name() does.
+// The placement for which the schedule is made. Throws as schedule_by_name() does.
 Placement placement_by_name(std::string_view name, int64_t stages,
                             const NamedScheduleOptions& options = {});
 

@@ -56,7 +56,7 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name("1F1B"); }), HasSubstr("did you mean 1f1b?"));
   EXPECT_THAT(complaint([] { schedule_by_name("interleave"); }),
               HasSubstr("did you mean interleaved?"));
-  // A word of a name, and a name from papers.
+  // A single word of a name is understood, and so is a name from papers.
   EXPECT_THAT(complaint([] { schedule_by_name("bfs"); }), HasSubstr("did you mean looped-bfs?"));
   EXPECT_THAT(complaint([] { schedule_by_name("h2"); }), HasSubstr("did you mean zb-h2?"));
   EXPECT_THAT(complaint([] { schedule_by_name("afab"); }), HasSubstr("did you mean fill-drain?"));
@@ -73,7 +73,8 @@ TEST(NamedSchedules, UnknownNamesGetTheOneThatWasMeant) {
   EXPECT_THAT(complaint([] { schedule_by_name(""); }), HasSubstr("there is no schedule ''"));
 }
 
-// A cost that is not a number once found the schedule that was made before it.
+// Schedules are remembered by their costs. A cost that is not a number once found the schedule that
+// was made before it.
 TEST(NamedSchedules, EachRefusesCostsThatNoActionHasWhateverWasMadeBefore) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::pair<const char*, double& (*)(GeneratorCosts&)> kCosts[] = {

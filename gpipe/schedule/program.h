@@ -1,4 +1,4 @@
-// Program: a schedule compiled with its routes.
+// Program: a schedule together with its routes, compiled for a runtime.
 //
 // A program says what each worker does, what it waits for before each action, and what it sends
 // afterwards. A runtime that follows a program does not need to know stages, skips or schedules.
@@ -25,7 +25,7 @@ struct Step {
     friend bool operator==(const Send& a, const Send& b) {
       return a.worker == b.worker && a.slot == b.slot && a.stage == b.stage;
     }
-    // "2:4": the worker and the slot.
+    // Writes "2:4": the worker and the slot.
     friend std::ostream& operator<<(std::ostream& out, const Send& send);
   };
 
@@ -39,7 +39,8 @@ struct Step {
   // gradient neither receives nor sends.
   std::vector<Send> sends;
 
-  // "F1.0 <- 0 -> 2:4 2:5": waits for slot 0; fills slots 4 and 5 of worker 2.
+  // Writes "F1.0 <- 0 -> 2:4 2:5": the action waits for slot 0, and fills slots 4 and 5 of worker
+  // 2.
   friend std::ostream& operator<<(std::ostream& out, const Step& step);
 };
 

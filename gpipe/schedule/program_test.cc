@@ -178,7 +178,8 @@ TEST(Program, HandWrittenSchedules) {
   run_and_check(testing::split_backward().only({kInputGradient, kWeightGradient}), two);
 }
 
-// Mailboxes are buffers, so a program needs less from a schedule than a transport whose sends wait.
+// Mailboxes are buffers, so schedules that deadlock over a transport whose sends wait may still
+// run.
 TEST(Program, BufferedSendsAreEnough) {
   run_and_check(Schedule::one_f_one_b(4, 4), Routes::create(4, {{0, 3, "skip"}}));
   run_and_check(Schedule::from_text("stages 2\nmicro_batches 2\n"

@@ -6,7 +6,7 @@
 namespace gpipe::testing {
 namespace {
 
-// How far a cell has come.
+// The actions of a cell that have run so far.
 struct Cell {
   bool split = false;
   bool forward = false;
@@ -23,7 +23,7 @@ class Table {
     }
   }
 
-  // The actions whose inputs are all there.
+  // The actions whose inputs have all been computed.
   std::vector<Action> possible() const {
     std::vector<Action> result;
     for (size_t j = 0; j < cells_.size(); ++j) {

@@ -1,4 +1,4 @@
-// random_schedule: a random schedule that can run, to test that everything accepts it.
+// random_schedule: makes a random schedule that can run, for tests that all code accepts it.
 #ifndef GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
 #define GPIPE_SCHEDULE_RANDOM_SCHEDULE_H_
 
@@ -9,7 +9,7 @@
 
 namespace gpipe::testing {
 
-// In which order a stage sees the micro-batches.
+// The order in which a stage takes the micro-batches.
 enum class MicroBatchOrder {
   kAny,
   // Forwards ascend, and so do the actions that accumulate gradients (B or W). Input gradients

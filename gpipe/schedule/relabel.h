@@ -1,5 +1,4 @@
-// relabeled: a schedule with its micro-batches renumbered in the order in which each stage takes
-// them.
+// relabeled: renumbers the micro-batches of a schedule in the order in which each stage takes them.
 #ifndef GPIPE_SCHEDULE_RELABEL_H_
 #define GPIPE_SCHEDULE_RELABEL_H_
 
@@ -9,14 +8,14 @@
 
 namespace gpipe {
 
-// The same table with other micro-batches: the k-th forward of each stage becomes that of
-// micro-batch k, and so do its k-th first part of a backward (B or I) and its k-th second part (B
-// or W). The result is ascending (ScheduleFacts), so it gives the bits of all ascending schedules.
-// It is returned only if nothing else changes: neither the times of the actions (in units of one)
-// nor what each stage and worker holds. Schedule::gpipe, whose backwards descend in every stage,
-// becomes fill_drain().
+// The same table with other numbers of micro-batches: the k-th forward of each stage becomes the
+// forward of micro-batch k. The same is done for first parts of a backward (B or I) and for second
+// parts (B or W). The result is ascending (ScheduleFacts), so it gives the same bits as all
+// ascending schedules. It is returned only if nothing else changes: neither the times of the
+// actions (in units of one) nor what each stage and worker holds. Schedule::gpipe, whose backwards
+// descend in every stage, becomes fill_drain().
 //
-// Otherwise the result is nullopt: with the new numbers a table that is made for another order of
+// Otherwise the result is nullopt. With the new numbers, a table that is made for another order of
 // micro-batches may wait, or deadlock, or have a whole backward between the halves of another.
 // Halves of schedules (Schedule::only) may be relabeled, too.
 //

@@ -20,7 +20,8 @@ TEST(Relabeled, AnAscendingScheduleIsItself) {
 }
 
 TEST(Relabeled, NothingWhereTimesWouldChange) {
-  // Worker 1 begins with micro-batch 1, which comes second: as micro-batch 0 it would not wait.
+  // Worker 1 begins with micro-batch 1, which comes second. Called micro-batch 0, it would not
+  // wait, so times would change.
   EXPECT_EQ(relabeled(Schedule::from_text(
                 "stages 2\nmicro_batches 2\nworker 0: F0.0 F0.1 B0.0 B0.1\nworker 1: F1.1 F1.0 "
                 "B1.0 B1.1")),

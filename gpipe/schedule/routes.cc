@@ -8,11 +8,11 @@
 namespace gpipe {
 namespace {
 
-// More stages than any pipeline has, and few enough that a typing error ends in a message instead
-// of exhausted memory.
+// This is more than any pipeline has, and so few that a typing error ends in a message and not in
+// exhausted memory.
 constexpr int64_t kMostStages = int64_t{1} << 24;
 
-// Returns values[index]; `what` names in the error what the index counts.
+// Returns values[index]. `what` says in the error what the index counts.
 template <typename T>
 const T& element(const std::vector<T>& values, int64_t index, const char* what) {
   if (index < 0 || index >= static_cast<int64_t>(values.size())) {

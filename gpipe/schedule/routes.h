@@ -1,4 +1,4 @@
-// Routes: which values flow between stages, the same for every micro-batch.
+// Routes: which values flow between which stages. They are the same for every micro-batch.
 //
 // The values are the activations from stage j to stage j + 1, and the skip tensors, which go
 // straight from the stage that stashes them to the stage that pops them. A gradient takes its
@@ -54,8 +54,8 @@ class Routes {
   int64_t size() const { return static_cast<int64_t>(routes_.size()); }
   // Throws std::out_of_range for an id that does not exist.
   const Route& operator[](RouteId id) const;
-  // The number of the skip in what create() was given; none for an activation. Throws
-  // std::out_of_range for an id that does not exist.
+  // For the route of a skip: its index in the list that create() was given. Empty for an
+  // activation. Throws std::out_of_range for an id that does not exist.
   std::optional<size_t> skip(RouteId id) const;
 
   // The routes from a stage and into it, in ascending order, so the activation, if there is one, is
@@ -70,7 +70,7 @@ class Routes {
     return a.outgoing_.size() == b.outgoing_.size() && a.routes_ == b.routes_;
   }
   friend bool operator!=(const Routes& a, const Routes& b) { return !(a == b); }
-  // As to_text().
+  // Writes to_text().
   friend std::ostream& operator<<(std::ostream& out, const Routes& routes);
 
  private:

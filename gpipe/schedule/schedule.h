@@ -65,8 +65,8 @@ class Schedule {
   // Throws std::out_of_range for a worker that does not exist.
   const std::vector<Action>& actions(int64_t worker) const;
   const std::vector<std::vector<Action>>& table() const { return rep_->workers; }
-  // The worker that runs `stage` (the first one, where verify() would report several). Throws
-  // std::invalid_argument if none does.
+  // The worker that runs `stage`. If several do, which verify() reports, it is the first one.
+  // Throws std::invalid_argument if none does.
   int64_t worker_of(int64_t stage) const;
   // Which worker runs each stage. Throws std::invalid_argument if a stage or a worker has no
   // actions.
@@ -86,9 +86,9 @@ class Schedule {
   ScheduleFacts verify(Sends sends = Sends::kRendezvous) const;
   ScheduleFacts verify(const Routes& routes, Sends sends = Sends::kRendezvous) const;
 
-  // The same workers with only these kinds of action, in the same order: the forward half is
-  // only({kForward}), the backward half only({kBackward, kInputGradient, kWeightGradient}). Throws
-  // std::invalid_argument for an invalid kind.
+  // The schedule with only these kinds of action, in the same order on the same workers. The
+  // forward half is only({kForward}), and the backward half is only({kBackward, kInputGradient,
+  // kWeightGradient}). Throws std::invalid_argument for an invalid kind.
   Schedule only(std::initializer_list<ActionKind> kinds) const;
 
   // A text for people and for diffs, and its exact inverse:
@@ -110,7 +110,7 @@ class Schedule {
             a.rep_->workers == b.rep_->workers);
   }
   friend bool operator!=(const Schedule& a, const Schedule& b) { return !(a == b); }
-  // As to_text(): a line for each worker.
+  // Writes to_text(): a line for each worker.
   friend std::ostream& operator<<(std::ostream& out, const Schedule& schedule);
 
  private:

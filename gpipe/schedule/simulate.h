@@ -61,7 +61,7 @@ struct TimedAction {
   double start = 0.0;
   double end = 0.0;
 
-  // "F0.3 4..5": from its start to its end.
+  // Writes "F0.3 4..5": the action, from its start to its end.
   friend std::ostream& operator<<(std::ostream& out, const TimedAction& timed);
 };
 

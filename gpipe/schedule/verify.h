@@ -38,7 +38,7 @@ enum class Sends : uint8_t {
   kPostedAhead,  // as kRendezvous, but receives are posted as early as the facts say
 };
 
-// "buffered", "rendezvous", "posted ahead"
+// Writes "buffered", "rendezvous" or "posted ahead".
 std::ostream& operator<<(std::ostream& out, Sends sends);
 
 // How early receives must be posted so that sends that wait for their receivers neither deadlock
@@ -70,8 +70,8 @@ struct ScheduleFacts {
   // stage runs. (The "zero bubble" of papers is about a worker's idle time, not counting the fill.)
   std::vector<int64_t> alive;
   std::vector<int64_t> idle;
-  // The same per worker: its peak is the maximum of the sum over its stages. All are 0 for a worker
-  // without actions.
+  // The peak of each worker: the maximum of the sum over its stages. All are 0 for a worker without
+  // actions.
   std::vector<int64_t> worker_peak_live;
   std::vector<int64_t> worker_alive;
   std::vector<int64_t> worker_idle;
@@ -109,7 +109,7 @@ ScheduleFacts verify(int64_t stages, int64_t micro_batches,
                      const std::vector<std::vector<Action>>& workers, const Routes& routes,
                      Sends sends);
 
-// The same checks for buffered sends, without the facts, for callers that have made the table's
+// Makes the checks for buffered sends, without the facts, for callers that have made the table's
 // dependencies already.
 void check_buffered(int64_t stages, int64_t micro_batches,
                     const std::vector<std::vector<Action>>& workers, const Routes& routes,

@@ -1,4 +1,4 @@
-// AutocastScope: autocast on this thread, as a user's training loop switches it on.
+// AutocastScope: switches autocast on for this thread, as a user's training loop does.
 #ifndef GPIPE_TESTING_AUTOCAST_SCOPE_H_
 #define GPIPE_TESTING_AUTOCAST_SCOPE_H_
 
@@ -8,10 +8,10 @@
 
 namespace gpipe::testing {
 
-// The outermost scope forgets the weights that were cast.
+// The outermost scope drops the casts of weights that were kept.
 class AutocastScope {
  public:
-  // `cache`: whether weights that were cast are kept.
+  // `cache`: whether casts of weights are kept.
   AutocastScope(c10::DeviceType device, at::ScalarType type, bool cache = true)
       : device_(device),
         enabled_(at::autocast::is_autocast_enabled(device)),

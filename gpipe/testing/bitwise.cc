@@ -88,13 +88,13 @@ std::string number(c10::ScalarType type, const char* data) {
     case c10::kLong:
       return integer<int64_t>(data);
     default:
-      return "?";  // the message also shows the bits
+      return "?";  // the message shows the bits anyway
   }
 }
 
 struct Parts {
   c10::ScalarType type;
-  size_t size;   // of one number, in bytes
+  size_t size;   // the size of one number in bytes
   size_t count;  // numbers in an element
 };
 

@@ -1,4 +1,4 @@
-// EqualsBitwise: matchers for tensors that must be the same, not nearly the same.
+// EqualsBitwise: matchers for tensors that must be equal bit by bit, and not only nearly equal.
 //
 // A failure shows where the two first differ, both values in full, the distance in units in the
 // last place (ulp), how many elements differ, and the largest difference.

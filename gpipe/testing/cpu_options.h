@@ -1,5 +1,5 @@
-// CPU options: options and a loss for tests of pipelines: all stages on the CPU, and the mean
-// squared error.
+// CPU options: options and a loss for tests of pipelines. All stages are on the CPU, and the loss
+// is the mean squared error.
 #ifndef GPIPE_TESTING_CPU_OPTIONS_H_
 #define GPIPE_TESTING_CPU_OPTIONS_H_
 
@@ -15,7 +15,7 @@
 
 namespace gpipe::testing {
 
-// The CPU, `count` times.
+// A list with the CPU as many times as `count` says.
 inline std::vector<c10::Device> cpus(size_t count) { return {count, c10::Device(c10::kCPU)}; }
 
 inline GPipeOptions cpu_options(std::vector<int64_t> balance) {

@@ -25,8 +25,8 @@ void slow_work_on_cpu(c10::Device /*device*/) {
 
 void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #if GPIPE_TORCH_HAS_CUDA
-  // Not LibTorch's own sleep, which counts cycles: they are shorter on a busy GPU than on an idle
-  // one, so that a test of order could pass without showing anything.
+  // LibTorch's own sleep is not used, because it counts cycles. They are shorter on a busy GPU than
+  // on an idle one, so a test of order could pass without showing anything.
   if (!has_spin_kernel()) {
     throw std::runtime_error(
         "to keep a stream busy takes a kernel of ours, and this program was built without a CUDA "
@@ -41,7 +41,7 @@ void slow_work_on_cuda([[maybe_unused]] c10::Device device) {
 #endif
 }
 
-// A function-local static, because static initializers of other files add to it.
+// It is a function-local static, because static initializers of other files add to it.
 std::map<std::string, DeviceKind>& kinds() {
   static std::map<std::string, DeviceKind> all = {
       {"cpu", {c10::kCPU, [] { return int64_t{0}; }, &slow_work_on_cpu}},

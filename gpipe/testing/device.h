@@ -1,7 +1,7 @@
-// Device: the kind of device that a test program is for.
+// Device: the kind of device on which a test program runs.
 //
-// From the same source, gpipe_cc_test makes one program for the CPU, with `cuda = True` one for
-// GPUs, and with `fake = True` one for the fake accelerator.
+// From one source, gpipe_cc_test makes a program for the CPU; with `cuda = True` also one for GPUs,
+// and with `fake = True` one for the fake accelerator.
 #ifndef GPIPE_TESTING_DEVICE_H_
 #define GPIPE_TESTING_DEVICE_H_
 
@@ -31,7 +31,7 @@ c10::Device device(int64_t number = 0);
 // One for each partition: device(0), device(1), ...
 std::vector<c10::Device> devices(int64_t partitions);
 
-// A copy on `device`, even if the tensor is already there: nobody else changes it.
+// A copy on `device`, even if the tensor is already there, so that no other code can change it.
 at::Tensor copy_on(c10::Device device, const at::Tensor& tensor);
 std::vector<at::Tensor> on(c10::Device device, const std::vector<at::Tensor>& tensors);
 // The tensor on the CPU; undefined stays undefined.
@@ -42,8 +42,8 @@ at::Tensor on_host(const at::Tensor& tensor);
 // this program was built without a CUDA Toolkit.
 void slow_work(c10::Device device);
 
-// The same for as long as the result lives, if the kind of device can do that; otherwise as
-// slow_work().
+// Keeps the stream busy for as long as the result lives, if the kind of device can do that.
+// Otherwise it does what slow_work() does.
 [[nodiscard]] std::shared_ptr<void> hold_stream(c10::Device device);
 
 // While it lives, a new stream is current on each device, for this thread. Does nothing on the CPU.
@@ -65,7 +65,7 @@ class HostWaitsAllowed {
   HostWaitsAllowed& operator=(const HostWaitsAllowed&) = delete;
 };
 
-// Implements these functions for another kind of device than CPU and CUDA.
+// The functions above for another kind of device than CPU and CUDA.
 struct DeviceKind {
   c10::DeviceType type;
   int64_t (*count)();
@@ -74,7 +74,8 @@ struct DeviceKind {
   void (*allow_host_waits)(bool allowed) = nullptr;                    // null: always
 };
 
-// For static initializers in libraries of such programs. `name` is the value of GPIPE_TEST_DEVICE.
+// Called by static initializers in libraries of such programs. `name` is the value of
+// GPIPE_TEST_DEVICE.
 void register_device_kind(const std::string& name, const DeviceKind& kind);
 
 // Base of tests that run on the program's device.

@@ -1,4 +1,4 @@
-// FunctionLayer: a layer for tests that is a function.
+// FunctionLayer: a layer, for tests, that calls a function.
 #ifndef GPIPE_TESTING_FUNCTION_LAYER_H_
 #define GPIPE_TESTING_FUNCTION_LAYER_H_
 

@@ -1,5 +1,5 @@
 // GraphTraining: a training that is run with and without GPipeOptions::graphs, for tests that check
-// whether both leave the same bits.
+// that both give the same bits.
 #ifndef GPIPE_TESTING_GRAPH_TRAINING_H_
 #define GPIPE_TESTING_GRAPH_TRAINING_H_
 
@@ -43,13 +43,14 @@ struct GraphTraining {
 [[nodiscard]] Trace train(GraphTraining training, bool graphs,
                           std::vector<GraphUse>* use = nullptr);
 
-// Trains without and with graphs, each from a new training of `make`, and expects the same results.
-// Returns the use of graphs in the second: a test must check it, or it would also pass if graphs
-// were given up.
+// Trains without and with graphs, each time with a new training of `make`, and expects the same
+// results. Returns the use of graphs in the second training. A test must check it, or it would also
+// pass if no graph was used.
 [[nodiscard]] std::vector<GraphUse> expect_same_training(
     const std::function<GraphTraining()>& make);
 
-// For each stage: "replayed", "recorded, not replayed", "not recorded", or "left alone: " and why.
+// For each stage a text: "replayed", "recorded, not replayed", "not recorded", or "left alone: "
+// and the reason.
 [[nodiscard]] std::vector<std::string> graphs_of(const std::vector<GraphUse>& use);
 
 // A stage for each part of `balance`, on devices(), without graphs.

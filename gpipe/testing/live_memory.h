@@ -1,4 +1,4 @@
-// LiveMemory: how many bytes LibTorch holds on the CPU, now and at most.
+// LiveMemory: how many bytes LibTorch has allocated on the CPU, now and at the peak.
 #ifndef GPIPE_TESTING_LIVE_MEMORY_H_
 #define GPIPE_TESTING_LIVE_MEMORY_H_
 

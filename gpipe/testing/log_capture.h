@@ -1,4 +1,4 @@
-// LogCapture: the warnings that are logged while it lives.
+// LogCapture: collects the warnings that are logged while it lives.
 #ifndef GPIPE_TESTING_LOG_CAPTURE_H_
 #define GPIPE_TESTING_LOG_CAPTURE_H_
 

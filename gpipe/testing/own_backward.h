@@ -1,5 +1,5 @@
-// OwnBackward: a user's function whose backward runs another backward, as checkpointing code of
-// users does.
+// OwnBackward: a user's function whose backward runs another backward, as some users' checkpointing
+// code does.
 #ifndef GPIPE_TESTING_OWN_BACKWARD_H_
 #define GPIPE_TESTING_OWN_BACKWARD_H_
 

@@ -26,8 +26,8 @@ namespace {
 std::vector<Tensors> cut(const Tensors& tensors, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result(sizes.size());
   for (const at::Tensor& tensor : tensors) {
-    // The cut is differentiable; the gradient is joined from those of the pieces. narrow() would
-    // pad each gradient with zeros and add them up, which turns -0 into 0.
+    // Each cut is differentiable: the gradient is joined from the gradients of the pieces. narrow()
+    // would pad each gradient with zeros and add them up, which turns -0 into 0.
     const Tensors pieces = tensor.defined() ? tensor.split_with_sizes(sizes) : Tensors();
     for (size_t i = 0; i < sizes.size(); ++i) {
       result[i].push_back(pieces.empty() ? at::Tensor() : pieces[i]);
@@ -40,7 +40,7 @@ std::vector<int64_t> sizes_of(const Tensors& inputs, int64_t chunks) {
   return micro_batch_sizes(batch_size(inputs, "input"), chunks);
 }
 
-// Like cut(), but each piece is a leaf of its own for a backward of its own.
+// Cuts as cut() does, but each piece is a leaf of its own, for a backward of its own.
 std::vector<Tensors> cut_to_leaves(const Tensors& inputs, const std::vector<int64_t>& sizes) {
   std::vector<Tensors> result = cut(inputs, sizes);
   for (Tensors& pieces : result) {
@@ -194,8 +194,8 @@ StepResult PlainModel::forward_backward(const Tensors& inputs, const Tensors& ta
     outputs = run(input_leaves);
   }
   Tensors leaves = join(outputs);
-  // Gradients are taken by hooks: .grad would have the strides of the leaf, and the strides decide
-  // the order of sums.
+  // Hooks take the gradients, because .grad would have the strides of the leaf, and the strides
+  // decide the order of sums.
   Tensors arrived(leaves.size());
   for (size_t k = 0; k < leaves.size(); ++k) {
     at::Tensor& leaf = leaves[k];

@@ -1,4 +1,4 @@
-// PlainModel: the same Sequential without a pipeline, run micro-batch by micro-batch.
+// PlainModel: runs the same Sequential without a pipeline, micro-batch by micro-batch.
 //
 // A pipeline's results are compared with it bitwise. It has the same micro-batches and the same
 // random numbers (see gpipe/internal/operators/random_streams.h), and accumulates gradients in the
@@ -17,7 +17,7 @@
 
 namespace gpipe::testing {
 
-// The order in which the micro-batches run their backward.
+// The order in which the backwards of the micro-batches run.
 enum class BackwardOrder { kAscending /* 1F1B */, kDescending /* GPipe, forward() */ };
 
 // A copy in memory of its own. The gradient that goes back through it has memory of its own, too.
@@ -27,10 +27,10 @@ class PlainModel {
  public:
   // The inputs of the layers `copied_before` are copied to memory of their own, and so are the
   // gradients that go back, as at the beginning of a pipeline's next device. Without a copy a view
-  // may begin anywhere within a line of memory, and then sums may have another order.
+  // may begin anywhere within a cache line, and then sums may have another order.
   PlainModel(torch::nn::Sequential model, int64_t chunks, std::set<int64_t> copied_before = {});
 
-  // Like GPipe::step with keep_outputs.
+  // Does what GPipe::step does with keep_outputs.
   StepResult step(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                   BackwardOrder order);
 
@@ -41,8 +41,8 @@ class PlainModel {
   StepResult forward_backward(const Tensors& inputs, const Tensors& targets, const LossFn& loss_fn,
                               std::optional<at::ScalarType> autocast = std::nullopt);
 
-  // Like GPipe::forward, in the caller's grad mode. A backward through it adds up the gradients as
-  // forward_backward() does, as long as the leaves have none yet.
+  // Does what GPipe::forward does, in the caller's grad mode. A backward through the result adds up
+  // the gradients as forward_backward() does, if the leaves have no gradients yet.
   Tensors forward(const Tensors& inputs);
 
  private:

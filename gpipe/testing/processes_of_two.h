@@ -1,5 +1,5 @@
-// ProcessesOfTwo: stands for two processes, of which this is one, and runs nothing. Tests override
-// the functions that they need.
+// ProcessesOfTwo: claims to be the first of two processes, but runs no other process. Tests
+// override the functions that they need.
 #ifndef GPIPE_TESTING_PROCESSES_OF_TWO_H_
 #define GPIPE_TESTING_PROCESSES_OF_TWO_H_
 
@@ -25,7 +25,7 @@ class ProcessesOfTwo : public internal::Processes {
   int64_t next_number() override { return 0; }
   void take_number() override {}
   std::unique_ptr<Call> begin_call() override { return nullptr; }
-  // The other process says the same.
+  // By default the other process gives the same value.
   std::vector<std::string> exchange(const std::string& /*name*/, const std::string& value,
                                     bool /*is_patient*/) override {
     return {value, value};

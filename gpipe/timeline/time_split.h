@@ -49,7 +49,8 @@ enum class TimePart : uint8_t {
 
 inline constexpr int kTimeParts = 7;
 
-// "compute", "recompute", "fill", "drain", "imbalance", "transfer", "overhead".
+// The name of the part: "compute", "recompute", "fill", "drain", "imbalance", "transfer" or
+// "overhead".
 const char* name_of(TimePart part);
 
 // The time of each part in nanoseconds.

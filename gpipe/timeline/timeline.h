@@ -41,7 +41,7 @@ class Timeline {
   // first one. A step is left out as long as none of its actions has ended.
   std::vector<StepTimeline> steps() const;
 
-  // The same as steps(), with the times of std::chrono::steady_clock since its epoch.
+  // The steps of steps(), with the times of std::chrono::steady_clock since its epoch.
   std::vector<StepTimeline> steps_of_steady_clock() const;
 
   // Forgets what was recorded.

@@ -25,11 +25,11 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // Random numbers, or a meta tensor; a leaf whose gradient is compared.
+  // A leaf with random numbers, or on meta, whose gradient is compared.
   at::Tensor leaf(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);
-  // As above, with the strides of another memory format.
+  // The same, with the strides of another memory format.
   at::Tensor leaf(at::IntArrayRef sizes, c10::MemoryFormat format);
-  // Random numbers without gradient.
+  // A tensor of random numbers that needs no gradient.
   at::Tensor data(at::IntArrayRef sizes, c10::ScalarType type = at::kFloat);
   // Integers from 0 to `below` - 1.
   at::Tensor integers(int64_t below, at::IntArrayRef sizes);

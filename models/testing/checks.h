@@ -22,8 +22,8 @@ void expect_golden(const std::string& label, const Build& build);
 // micro-batch by micro-batch.
 void expect_golden_micro_batched(const std::string& label, const Build& build);
 
-// "1>2 0>2": for each skip the partitions from and to which it goes; the skip stashed last comes
-// first.
+// The skips as text, like "1>2 0>2": for each skip the partitions from and to which it goes. The
+// skip that is stashed last comes first.
 std::string skip_partitions(const torch::nn::Sequential& model,
                             const std::vector<int64_t>& balance);
 

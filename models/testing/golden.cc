@@ -53,7 +53,7 @@ class Differences {
   explicit Differences(double tolerance) : tolerance_(tolerance) {}
 
   void compare(const std::string& what, double actual, double golden, double scale) {
-    // Also true for NaN.
+    // The condition is also true for NaN.
     if (!(std::abs(actual - golden) <= tolerance_ * scale)) {
       text_ << what << " is " << actual << ", golden " << golden << ", apart by "
             << std::abs(actual - golden) / scale << " of " << scale << "\n";

@@ -13,7 +13,7 @@
 namespace gpipe {
 namespace {
 
-// Where warnings are errors (-W error) they still may not throw into code that does not expect it.
+// Even if warnings are errors (-W error), they must not throw into code that does not expect it.
 void warn(const std::string& text) {
   const python::WithGil gil;
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) PyErr_WriteUnraisable(nullptr);

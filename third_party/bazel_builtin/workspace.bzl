@@ -6,8 +6,8 @@ one, brings or downloads its own, and is left alone. Only rules_shell is younger
 
 _RULES = "/usr/share/bazel/rules"
 
-# Files of rules_cc -> what BUILD and .bzl files load from there: the native rules, or what Bazel's own tools have, under
-# their names in rules_cc (Debian's rules_cc does not fit Debian's Bazel).
+# Files of rules_cc -> the text of our file of that name, which BUILD and .bzl files load: the native rules, or what
+# Bazel's own tools have, under the names that rules_cc uses (Debian's rules_cc does not fit Debian's Bazel).
 _RULES_CC = {
     "cc/action_names.bzl": """\
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", _CPP_COMPILE_ACTION_NAME = "CPP_COMPILE_ACTION_NAME")
@@ -24,7 +24,7 @@ load(":native.bzl", "NativeCcInfo")
 
 CcInfo = NativeCcInfo
 """,
-    # A file that defines a name cannot mean Bazel's by it.
+    # A file that defines a name cannot use Bazel's rule of that name.
     "cc/common/native.bzl": """\
 NativeCcInfo = CcInfo
 native_cc_common = cc_common

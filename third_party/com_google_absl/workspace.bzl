@@ -42,7 +42,7 @@ _TARGETS = {
 _PROBE = "include/absl/base/config.h"
 _PACKAGE = "libabsl-dev"
 
-# A limit far deeper than Abseil goes.
+# This limit is far deeper than Abseil's packages go.
 _MAX_DEPTH = 64
 
 def _pkgconfig_folder(repository_ctx):

@@ -6,7 +6,7 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 ArchitecturesInfo = provider("The GPU architectures to compile for.", fields = ["numbers"])
 
 def default_architectures(wanted):
-    """Those of `wanted` (such as "80,90") that the toolkit's nvcc can compile for; all, where none is known."""
+    """The architectures in `wanted` (such as "80,90") that the toolkit's nvcc can compile for; all of `wanted` if it does not say which."""
     known = [number for number in wanted.split(",") if number in CUDA_ARCHITECTURES]
     return ",".join(known) or wanted
 
@@ -27,13 +27,14 @@ def _cuda_object_impl(ctx):
     output = ctx.actions.declare_file(ctx.label.name + ".o")
     numbers = ctx.attr._architectures[ArchitecturesInfo].numbers
     arguments = ctx.actions.args()
-    # The C++ of kernels and of the headers that they share with C++ sources, which is not LibTorch's: none includes a
-    # header of LibTorch. Every nvcc from 11 on knows it, 20 not before 12.
+    # The C++ standard of kernels and of the headers that they share with C++ sources. It need not
+    # be LibTorch's, because none of them includes a header of LibTorch. Every nvcc from 11 on knows
+    # 17; 20 is known from 12 on.
     arguments.add_all(["-c", ctx.file.src, "-o", output, "-std=c++17", "-O2", "-I", "."])
     arguments.add_all(["-Xcompiler", "-fPIC", "-Xcompiler", "-Wall,-Wextra"])
     for number in numbers:
         arguments.add("-gencode=arch=compute_%s,code=sm_%s" % (number, number))
-    # For architectures that are newer than all of these: the driver compiles it.
+    # For architectures that are newer than all of these, the driver compiles this code.
     arguments.add("-gencode=arch=compute_%s,code=compute_%s" % (numbers[-1], numbers[-1]))
     ctx.actions.run(
         executable = CUDA_TOOLKIT + "/bin/nvcc",

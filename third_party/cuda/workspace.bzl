@@ -1,6 +1,6 @@
 """The CUDA Toolkit, for programs that need nvcc or its libraries: found, or a stub with the same labels."""
 
-# What a folder must have to be a toolkit.
+# The files that a folder must have to count as a toolkit.
 _PROOFS = ["bin/nvcc", "include/cuda_runtime_api.h"]
 
 def _lacks(repository_ctx, folder):
@@ -11,14 +11,14 @@ def _lacks(repository_ctx, folder):
     return None
 
 def _toolkit(repository_ctx):
-    # A variable is this machine's: it wins over what the workspace says.
+    # A variable belongs to this machine, so it wins over what the workspace says.
     for variable in ["CUDA_HOME", "CUDA_PATH"]:
         folder = repository_ctx.os.environ.get(variable)
         if folder and not _lacks(repository_ctx, folder):
             return folder
     asked = repository_ctx.attr.path
     if asked:
-        # Somebody pointed us to it: not to be passed over in silence.
+        # The user has named this folder, so it must not be passed over silently.
         lacking = _lacks(repository_ctx, asked) if asked.startswith("/") else "/ at its beginning"
         if lacking:
             fail("\ngpipe.cuda(path = \"{}\") in MODULE.bazel is not a CUDA Toolkit: it has no {}.".format(asked, lacking))

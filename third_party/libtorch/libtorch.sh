@@ -12,6 +12,7 @@
 #                         nccl=DIR    has nccl.h, empty if there is none
 #                       A line on stderr that begins with "GPipe: note: " says what was passed over.
 #   libtorch.sh fetch   downloads the pinned wheels into the cache, once for all clones
+#   libtorch.sh torch   prints the first three of find's lines; code without CUDA's headers needs no more
 #   libtorch.sh default prints the default version
 #   libtorch.sh tags    prints the options by which pip takes the wheels of the list, whichever Python runs it
 #   libtorch.sh cxx     prints the C++ standard that $GPIPE_LIBTORCH, or the default version, needs, such as 20
@@ -23,14 +24,14 @@ set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 list="${GPIPE_LIBTORCH_VERSIONS:-${here}/versions.txt}"
-# Without HOME, ~ is what the list of users says.
+# If HOME is not set, ~ is the home that the system's list of users gives.
 [[ -n ${HOME:-} ]] || { unset HOME; HOME=~; export HOME; }
 cache="${GPIPE_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/gpipe}"
 die() {
   printf 'GPipe: %s\n' "$@" >&2
   exit 1
 }
-# note TEXT: once, however often the same is found.
+# note TEXT: says it once, however often the same is found.
 noted=""
 note() {
   [[ ${noted} != *"$1"* ]] || return 0
@@ -43,25 +44,26 @@ note() {
 # listed: the versions of the list, the default first.
 listed() { sed -n 's/^version \([^ ]*\).*/\1/p' "${list}"; }
 default_version() { sed -n '/^version /{s/^version \([^ ]*\).*/\1/p;q}' "${list}"; }
-# in_words: all of them, for a message.
+# in_words: all versions of the list, for a message.
 in_words() { listed | paste -sd, | sed 's/,/, /g'; }
-# property NAME: of the chosen version, as versions.txt has it.
+# property NAME: the value that versions.txt has under NAME for the chosen version.
 property() { sed -n "s/^version ${version//./\\.} .*\\b$1=\\([^ ]*\\).*/\\1/p" "${list}"; }
 # pins KIND: the `wheel` or `header` lines of the chosen version, as pip reads them.
 pins() {
   awk -v kind="$1" -v version="${version}" '$1 == "version" { inside = $2 == version } inside && $1 == kind { print $2, $3 }' "${list}"
 }
-# choose VERSION: all below is about that one. Names of pinned files, such as cuda-cccl-13.0.85-cuda-crt-13.0.88, are a
-# part of the folder's name: another pin is another download.
+# choose VERSION: everything below uses that version. The names of pinned files, such as
+# cuda-cccl-13.0.85-cuda-crt-13.0.88, are a part of the folder's name, so another pin is another
+# download.
 choose() {
   version="$1"
   cached="${cache}/libtorch-${version}"
   cached_cuda="${cache}/$(pins header | sed -n 's/^nvidia-\([a-z0-9-]*\)==\([0-9.]*\).*/\1-\2/p' | sort | paste -sd-)"
 }
 [[ -r ${list} ]] || die "the list of LibTorch versions ${list} (GPIPE_LIBTORCH_VERSIONS) cannot be read."
-# What is taken where no LIBTORCH_ROOT says otherwise.
+# The version that is taken unless LIBTORCH_ROOT is set.
 wanted="${GPIPE_LIBTORCH:-$(default_version)}"
-# grep takes each line of a pattern for one.
+# The first test is needed because grep takes each line of a pattern for a pattern of its own.
 { [[ ${wanted} != *[!0-9.]* ]] && grep -qxF -- "${wanted}" <(listed); } || die "GPIPE_LIBTORCH=${wanted} is not a LibTorch version that this GPipe supports: $(in_words)." \
   "Give one of these, or try this one: tools/libtorch_try ${wanted}"
 choose "${wanted}"
@@ -108,7 +110,8 @@ find_torch() {
     absent="$(missing_in "${torch}")"
     [[ -z ${absent} ]] || die "LIBTORCH_ROOT=${root}: ${torch}/${absent} is missing." \
       "Unpack LibTorch ${version} again, or unset LIBTORCH_ROOT."
-    # A folder may be put together of two. The library has its version as a text.
+    # A folder may have been put together from two versions. The library contains its version as a
+    # text.
     grep -aqF -- "${version}" "${torch}/lib/libtorch_cpu.so" || die "LIBTORCH_ROOT=${root} has headers of LibTorch ${version}, but ${torch}/lib/libtorch_cpu.so is of another version." \
       "Unpack one version into a folder of its own and set LIBTORCH_ROOT to that, or unset it."
     # In the new ABI, the names of strings and lists contain __cxx11.
@@ -117,7 +120,7 @@ find_torch() {
     return 0
   fi
 
-  # find_spec does not import torch: that would take seconds.
+  # find_spec does not import torch, which would take seconds.
   if torch="$(python3 -c 'import importlib.util as u
 s = u.find_spec("torch")
 print(s.submodule_search_locations[0] if s and s.origin else "")' 2>/dev/null)" &&
@@ -167,9 +170,9 @@ find_cuda() {
     "${toolkit}/include")"
   [[ -n ${cuda} ]] || die "${torch} is a LibTorch for CUDA, but no cuda_runtime_api.h was found beside it or in ${toolkit}." \
     "Install the CUDA Toolkit or set CUDA_HOME; or take the LibTorch wheels (unset LIBTORCH_ROOT)."
-  # A program would load two runtimes, each with a state of its own.
+  # Otherwise a program would load two runtimes, each with a state of its own.
   found="$(sed -n '/^#define CUDART_VERSION /{s/.* \([0-9]*\)[0-9]\{3\}.*/\1/p;q}' "${cuda}/cuda_runtime_api.h")"
-  # grep finds several, or nothing, or no file.
+  # grep may find several names, or nothing, or no file.
   needed="$({ grep -aoE 'libcudart\.so\.[0-9]+' "${torch}/lib/libc10_cuda.so" 2>/dev/null || true; } | sed -n 's/.*\.//;1p')"
   [[ -z ${found} || -z ${needed} || ${found} == "${needed}" ]] ||
     die "${torch} is a LibTorch for CUDA ${needed}, but the headers in ${cuda} are of CUDA ${found}." \
@@ -180,12 +183,18 @@ find_cuda() {
   nccl="$(first_with nccl.h "${site}/nvidia/nccl/include")"
 }
 
+print_torch() {
+  [[ -n ${torch} ]] || return 3
+  printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}"
+}
+
 find_all() {
   find_torch
   [[ -n ${torch} ]] || return 3
   find_cuda
   [[ -z ${cuda} || (-n ${crt} && -n ${cccl}) ]] || return 3
-  printf '%s\n' "version=${version}" "cxx=$(property cxx)" "torch=${torch}" "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
+  print_torch
+  printf '%s\n' "cuda=${cuda}" "crt=${crt}" "cccl=${cccl}" "nccl=${nccl}"
 }
 
 # tags: one option a line. With --platform, pip takes the tags literally: every one up to that of torch itself. The
@@ -209,7 +218,7 @@ download() {
   { : >>"${into}.lock"; } 2>/dev/null || die "cannot write to ${cache}." \
     "Set GPIPE_CACHE to a folder that can be written, or LIBTORCH_ROOT to a LibTorch ${version}."
 
-  # Two builds at once: the second waits and then finds the first one's.
+  # If two builds download at once, the second waits, and then finds what the first has downloaded.
   exec 9>>"${into}.lock"
   flock --nonblock 9 || {
     echo "GPipe: another build is downloading ${what} into ${into}: waiting for it" >&2
@@ -226,7 +235,7 @@ download() {
   mkdir -p "${into}.tmp/tmp"
   pins "${kind}" >"${into}.tmp/${kind}s.txt"
   mapfile -t tags < <(tags)
-  # Where this script is killed, as Bazel does at Ctrl-C, pip is to end, too: it holds the lock.
+  # If this script is killed, as Bazel does at Ctrl-C, pip must end, too, because it holds the lock.
   local -a dying=(setpriv --pdeathsig KILL)
   "${dying[@]}" true 2>/dev/null || dying=()
   # --target unpacks without installing, so Debian's rule about system Pythons does not apply.
@@ -272,8 +281,9 @@ fetch_all() {
 case "${1:-}" in
   find) find_all ;;
   fetch) fetch_all ;;
+  torch) find_torch && print_torch ;;
   default) default_version ;;
   cxx) property cxx ;;
   tags) tags ;;
-  *) die "usage: libtorch.sh find|fetch|default|cxx|tags" ;;
+  *) die "usage: libtorch.sh find|fetch|torch|default|cxx|tags" ;;
 esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every way in which LibTorch is found, fetched or refused, with made-up folders and a made-up pip.
+# Tests every way in which LibTorch is found, fetched or refused, with made-up folders and a made-up
+# pip.
 set -uo pipefail
 
 script="${PWD}/third_party/libtorch/libtorch.sh"
@@ -59,7 +60,8 @@ make_torch "${root}/bare" "${version}" # as the CPU wheels of 2.11
 rm -r "${root}/bare/include"
 make_torch "${root}/old-abi" "${version}"
 echo _ZNSs >"${root}/old-abi/lib/libc10.so"
-# For CUDA 13, beside headers of 12 and of 13. One library names the other often, and as a part of its code.
+# A library for CUDA 13, beside headers of 12 and of 13. One library names the other often, also as
+# a part of its code.
 for each in 12 13; do
   make_torch "${root}/beside-${each}/torch" "${version}"
   touch "${root}/beside-${each}/torch/lib/libtorch_cuda.so"
@@ -153,7 +155,7 @@ check "LIBTORCH_ROOT beats GPIPE_LIBTORCH, and says so" 0 \
 check "LIBTORCH_ROOT agrees with GPIPE_LIBTORCH" 0 "!note" LIBTORCH_ROOT="${root}/plain" GPIPE_LIBTORCH="${version}" find
 check "a chosen version is fetched: its pins" 0 "downloading LibTorch ${another}" GPIPE_LIBTORCH="${another}" GPIPE_CACHE="${root}/chosen" \
   PIP_MAKES="${root}/site" PIP_MAKES_CUDA="${root}/pinned" PINS="${root}/pins" fetch
-# All of that version's section, and nothing else.
+# The pins must be all of that version's section, and nothing else.
 if [[ "$(<"${root}/pins")" != "$(awk -v version="${another}" '$1 == "version" { inside = $2 == version }
     inside && /^(wheel|header) / { print $2, $3 }' third_party/libtorch/versions.txt)" ]]; then
   printf 'FAILED: the pins of %s:\n%s\n' "${another}" "$(<"${root}/pins")" >&2
@@ -174,7 +176,7 @@ check "another list: not ours" 1 "which this GPipe does not support: 9.9.0." GPI
   LIBTORCH_ROOT="${root}/plain" find
 check "no list" 1 "the list of LibTorch versions ${root}/nowhere.txt (GPIPE_LIBTORCH_VERSIONS) cannot be read" \
   GPIPE_LIBTORCH_VERSIONS="${root}/nowhere.txt" find
-check "no command" 1 "usage: libtorch.sh find|fetch|default|cxx|tags" neither
+check "no command" 1 "usage: libtorch.sh find|fetch|torch|default|cxx|tags" neither
 check "pip's options" 0 $'--python-version=3.11\n--implementation=cp\n--platform=manylinux_2_28_x86_64\n' tags
 # What the script reads from each section is there.
 while read -r line; do
@@ -212,7 +214,7 @@ start() {
   env -u GPIPE_LIBTORCH -u GPIPE_LIBTORCH_VERSIONS PATH="${root}/bin:/usr/bin:/bin" HOME="${root}/home" CUDA_HOME="${root}/no-toolkit" "$@" "${script}" fetch >/dev/null 2>&1 &
   until [[ -e ${root}/begun ]]; do sleep 0.05; done
 }
-# A build that is killed while it downloads: pip, which has the lock, ends with it.
+# If a build is killed while it downloads, pip, which has the lock, must end with it.
 start HANGS="${root}/begun" GPIPE_CACHE="${root}/cache"
 kill -KILL $!
 wait $! 2>/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A source that is compiled for an older C++ than LibTorch needs ends with one sentence; a newer one goes on to LibTorch's
-# own header.
+# If a source is compiled for an older C++ than LibTorch needs, the compiler must say one sentence
+# and stop. With a newer C++ it must go on to LibTorch's own header.
 set -uo pipefail
 
 folder="$(mktemp -d)"

@@ -1,6 +1,6 @@
 """LibTorch: found, or downloaded once. The work is done by libtorch.sh, which can be run by hand."""
 
-# A download of 2.6 GB over a slow line.
+# This allows a download of 2.6 GB over a slow line.
 _TIMEOUT_SECONDS = 3 * 60 * 60
 
 # The variables that change the answer of libtorch.sh.
@@ -29,11 +29,12 @@ def _header_globs(folders):
         # CCCL's headers are named as the standard library's: nv/target, nv/detail/*, cuda/std/*.
         patterns.append("cccl/**")
     if "cuda" in folders:
-        # A toolkit before CUDA 13, beside a LIBTORCH_ROOT without wheels, has them among its own.
+        # A toolkit before CUDA 13, beside a LIBTORCH_ROOT without wheels, has these headers among
+        # its own.
         patterns += ["cuda/cuda/std/**", "cuda/nv/**"]
     return "glob([%s], allow_empty = True)" % ", ".join(["\"%s\"" % pattern for pattern in patterns])
 
-# How libtorch.sh begins a line about what it has passed over.
+# The text with which libtorch.sh begins a line about something that it has passed over.
 _NOTE = "GPipe: note: "
 
 # Bazel repeats the text of a failure five times, so pip's log, already on the terminal, is left
@@ -64,7 +65,7 @@ def _environment(repository_ctx):
         environment["CUDA_HOME"] = repository_ctx.attr.cuda
     return environment
 
-# What __cplusplus is at least under -std=c++STANDARD.
+# The least value that __cplusplus has under -std=c++STANDARD.
 _CPLUSPLUS = {
     "17": "201703L",
     "20": "202002L",
@@ -89,7 +90,7 @@ def _libtorch_impl(repository_ctx):
     if found.return_code:
         fail(_what_to_do(found.stderr, environment))
 
-    # While it was fetched, the terminal has shown them.
+    # If it was fetched, the terminal has already shown these lines.
     for line in [] if fetched else found.stderr.split("\n"):
         if line.startswith(_NOTE):
             # buildifier: disable=print

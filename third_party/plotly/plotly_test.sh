@@ -8,7 +8,7 @@ trap 'rm -rf "${root}"' EXIT
 failures=0
 version="$(sed -n 's/^plotly==\([0-9.]*\).*/\1/p' third_party/plotly/requirements.txt)"
 
-# A python3 whose pip fails, or makes a wheel that holds ${PIP_MAKES}.
+# A python3 whose pip fails, or makes a wheel with the file ${PIP_MAKES}.
 mkdir -p "${root}/bin" "${root}/wheel"
 cat >"${root}/bin/python3" <<'EOF'
 #!/usr/bin/env bash

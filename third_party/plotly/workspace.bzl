@@ -1,6 +1,6 @@
 """Plotly, as one file of JavaScript. The work is done by plotly.sh, which can be run by hand."""
 
-# A download of 10 MB over a slow line.
+# This allows a download of 10 MB over a slow line.
 _TIMEOUT_SECONDS = 30 * 60
 
 def _plotly_impl(repository_ctx):

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# LibTorch's default version, as libtorch.sh would find it.
+# LibTorch's default version, in the way in which libtorch.sh finds it.
 LIBTORCH = re.search(
     r"^version (\S+)", (HERE.parent.parent / "third_party/libtorch/versions.txt").read_text(), re.MULTILINE
 )[1]
@@ -39,7 +39,7 @@ sys.path.insert(0, str(HERE))
 import starlark  # noqa: E402
 from versions import LANGUAGE_RULES, LANGUAGE_SYMBOLS, LOADS, VERSIONS  # noqa: E402
 
-# The answers of the programs that repository rules run, on a machine with a CUDA Toolkit, and on
+# The answers of the programs that repository rules run: on a machine with a CUDA Toolkit, and on
 # one without, whose LibTorch is in a path with spaces.
 ANSWERS = {
     "compiler.sh": {True: "gcc 12\n", False: "gcc 12\n"},
@@ -52,8 +52,8 @@ ANSWERS = {
 }
 TOOLKIT = "/usr/local/cuda"
 
-# Rulesets that Bazel or Debian brings in WORKSPACE mode. They are not libraries, which both kinds
-# of workspace must name.
+# Rulesets that Bazel or Debian brings in WORKSPACE mode. They are not libraries. Libraries must be
+# named by both kinds of workspace.
 RULESETS = re.compile(r"rules_\w+|bazel_skylib|platforms|remote_coverage_tools")
 
 LOADING = object()
@@ -61,7 +61,8 @@ REPORTED = "this file does not load, as was said already"
 BUILD_NAMES = ("BUILD.bazel", "BUILD")
 STUBS = "stubs.star"
 
-# Starlark has these names itself, so stubs.star has other names for what files get under them.
+# Starlark itself has these names, so in stubs.star the functions that files see under them have
+# other names.
 RENAMED = {name: name + "_" for name in ("json", "print", "set", "str", "struct")}
 
 STRUCTS = starlark.Globals.extended_by([starlark.LibraryExtension.StructType, starlark.LibraryExtension.Json])
@@ -125,7 +126,7 @@ class Loader:
         self.loaded = set()
         self.workspaces = self._find_workspaces()
         self.main = self.workspaces[0]
-        # What belongs to the workspace that is being loaded:
+        # The state that belongs to the workspace that is being loaded:
         self.workspace = self.main
         self.repositories = {}  # those that rules made -> their files
         self.makers = {}  # those that rules made -> the workspace whose extension or WORKSPACE has them made
@@ -248,7 +249,7 @@ class Loader:
             folder = package
         file = file or folder.rpartition("/")[2]
         if isinstance(workspace, str):
-            # A file that a repository rule wrote.
+            # The file was written by a repository rule.
             repository = workspace if repository is None else repository
             workspace = self.makers[workspace]
         if repository and repository != workspace.name:
@@ -308,8 +309,8 @@ class Loader:
         return self._frozen[key]
 
     def _check_visible(self, repository, label, workspace):
-        # Extensions are loaded twice: for the names of their tags before MODULE.bazel says what is
-        # visible, and later again.
+        # Extensions are loaded twice: first for the names of their tags, before MODULE.bazel says
+        # what is visible, and later again.
         if not workspace.is_module or not workspace.understood or self.resolving or repository in ("", "bazel_tools"):
             return
         if repository not in workspace.visible and repository not in self.repositories:
@@ -455,7 +456,7 @@ class Loader:
                     [],
                 )
 
-    # --- What stubs ask of the host
+    # --- The functions that stubs call
     # ---------------------------------------------------------------------------------
 
     def _in_package(self, what):
@@ -569,7 +570,7 @@ class Loader:
         self.workspace.name = repo_name or name
 
     def host_dep(self, name, repo_name, dev):
-        # repo_name = None: not visible.
+        # If repo_name is None, the repository is not visible.
         if repo_name:
             if self.workspace.visible.get(repo_name) is not None and name not in self.workspace.overrides:
                 raise ValueError(f"the repository name {repo_name} is given twice")

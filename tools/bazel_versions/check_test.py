@@ -81,8 +81,8 @@ sh_test(name = "test", srcs = glob(["*.sh"]))
     "test.sh": "",
 }
 
-# The planted mistakes: file, text to be replaced (None: the end of the file), text, the versions
-# that reject it, where, why.
+# The planted mistakes. Each has a file, the text to be replaced (None: the end of the file), the
+# new text, the versions that reject it, the place that must be reported, and the reason.
 ALL, NONE = "7 8 9", ""
 PLANTED = [
     # Names that a version lacks.
@@ -117,7 +117,7 @@ PLANTED = [
     ("MODULE.bazel", None, "inject_repo(own, 'gtest')\n", "7", "MODULE.bazel:10", "`inject_repo` not found"),
     ("MODULE.bazel", None, "flag_alias(name = 'a', starlark_flag = '//:b')\n", "7 8", "MODULE.bazel:10", "`flag_alias`"),
     ("MODULE.bazel", None, "local_repository(name = 'x', path = 'y')\n", ALL, "MODULE.bazel:10", "`local_repository`"),
-    # A repository rule that writes it.
+    # The file is written by a repository rule.
     ("extensions.bzl", "@rules_cc//cc:defs.bzl", "@rules_cc//cc:none.bzl", ALL, "@thing//BUILD.bazel:1", "none.bzl"),
     ("extensions.bzl", "load(\\\"@rules_cc//cc:defs.bzl\\\", \\\"cc_library\\\")", "", "9", "@thing//BUILD.bazel:2", "cc_library"),
     # Mistakes in the language.
@@ -160,8 +160,9 @@ PLANTED = [
 ]
 
 
-# Tests of this project's extension in another module, the root: the root's tags, the tags of a
-# third module on which the root depends, and why they are refused ("": they are not).
+# Tests of this project's extension in another module, which is the root. Each has the root's tags,
+# the tags of a third module on which the root depends, and the reason for which they are refused
+# ("": they are not).
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = [
     line.split()[1]
@@ -184,7 +185,7 @@ TAGS = [
         'own.libtorch(path = "/opt/torch", version = "{last}")\n',
         'has version = "{last}", but path = "/opt/torch" is LibTorch {version}',
     ),
-    # A third module's.
+    # These tags belong to a third module.
     ("", "", 'own.libtorch(version = "{version}")\n'),
     ('own.libtorch(version = "{last}")\n', "", 'own.libtorch(version = "{last}")\n'),
     (

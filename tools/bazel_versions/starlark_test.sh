@@ -8,7 +8,8 @@ trap 'rm -rf "${root}"' EXIT
 failures=0
 version="$(sed -n 's/^starlark-pyo3==\([0-9.]*\).*/\1/p' tools/bazel_versions/requirements.txt)"
 
-# A python3 that says it is 3.7, and whose pip fails, or makes the package that PIP_MAKES names.
+# A python3 that says that it is 3.7, and whose pip fails, or makes the package that PIP_MAKES
+# names.
 mkdir -p "${root}/bin"
 cat >"${root}/bin/python3" <<'EOF'
 #!/usr/bin/env bash

@@ -5,8 +5,9 @@ for these versions (globals of BUILD, .bzl and MODULE.bazel files, `native`) and
 here needs may be missing: then a file that uses it fails, and the name is to be added once its documentation was read.
 """
 
-# Rules and symbols that left Bazel -> where to load them from. In 7 they are Bazel's own; 8 has C++'s, and loads the
-# others by itself (--incompatible_autoload_externally); 9 has none.
+# Rules and symbols that left Bazel -> the file to load them from. In Bazel 7 they are its own.
+# Bazel 8 has those of C++, and loads the others by itself (--incompatible_autoload_externally).
+# Bazel 9 has none.
 _CC = {
     "cc_binary": "@rules_cc//cc:cc_binary.bzl",
     "cc_import": "@rules_cc//cc:cc_import.bzl",
@@ -47,7 +48,7 @@ LANGUAGE_SYMBOLS = {
 }
 LOADS = {**LANGUAGE_RULES, **LANGUAGE_SYMBOLS}
 
-# Bazel's own rules in all three.
+# The rules that Bazel itself has in all three versions.
 _NATIVE_RULES = [
     "action_listener",
     "alias",
@@ -141,7 +142,7 @@ _RULES_CC = {
     "cc:action_names.bzl": ["ACTION_NAMES", "CPP_COMPILE_ACTION_NAME"],
     "cc:defs.bzl": [*_CC, "CcInfo", "CcToolchainConfigInfo", "DebugPackageInfo", "cc_common", "cc_proto_library"],
     "cc:find_cc_toolchain.bzl": ["CC_TOOLCHAIN_TYPE", "find_cc_toolchain", "find_cpp_toolchain", "use_cc_toolchain"],
-    # A new .bzl file of rules_cc that is used here is to be added; those that LOADS names are known.
+    # If a new .bzl file of rules_cc is used here, add it. The files that LOADS names are known.
 }
 
 

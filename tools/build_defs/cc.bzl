@@ -3,7 +3,7 @@
 load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
 load(":plain_headers.bzl", "plain_headers")
 
-# As text: select() wants it so. From any workspace.
+# A text, because select() wants one. It is valid from any workspace.
 _PRECOMPILED = str(Label("//third_party/precompiled:on"))
 _PRECOMPILED_INSTRUMENTED = str(Label("//third_party/precompiled:on_and_instrumented"))
 
@@ -87,7 +87,8 @@ def _tests(name, library, tags, env, cuda, fake, cpu, multi_gpu, visibility, **c
         cc_test(
             name = stem + "_cuda_test",
             env = dict(env, GPIPE_TEST_DEVICE = "cuda"),
-            # exclusive: one GPU, and another test's memory on it would look like ours.
+            # The tag "exclusive" is for the single GPU: another test's memory on it would look like
+            # ours.
             tags = tags + _GPU_TAGS + (["multi_gpu"] if multi_gpu else []) + ["exclusive"],
             deps = library,
             visibility = (visibility or []) + [str(Label("//tools/gpu_bundle:__pkg__"))],

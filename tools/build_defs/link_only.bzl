@@ -7,7 +7,7 @@ def _impl(ctx):
     merged = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     return [CcInfo(linking_context = merged.linking_context)]
 
-# A select() among `deps` then changes how programs are linked, and no source's compile command.
+# So a select() among `deps` changes how programs are linked, and no source's compile command.
 link_only = rule(
     implementation = _impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
@@ -27,7 +27,8 @@ def _without_impl(ctx):
         linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs, order = "topological")),
     )]
 
-# `deps` without what some targets that they need, however far below, add to the link.
+# The targets of `deps`, without what some targets that they need, however far below, add to the
+# link.
 link_without = rule(
     implementation = _without_impl,
     attrs = {

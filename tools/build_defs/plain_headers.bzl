@@ -24,9 +24,9 @@ def _impl(ctx):
         coverage_common.instrumented_files_info(ctx, dependency_attributes = ["deps"]),
     ]
 
-# Bazel hands all headers of a library on to targets that depend on it. Headers that are precompiled
-# for the code under test differ with a sanitizer, and a test's own code, which is compiled alike
-# with and without, would be compiled twice.
+# Bazel hands all headers of a library on to targets that depend on it. The headers that are
+# precompiled for the code under test differ with a sanitizer. A test's own code is compiled in the
+# same way with and without, so it would be compiled twice.
 plain_headers = rule(
     implementation = _impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},

@@ -3,7 +3,8 @@
 load("//third_party/python:python.bzl", "MISSING")
 load(":cc.bzl", "cc_binary", "cc_library")
 
-# pybind11's types are hidden, which gcc wants of all types that have them as members. Here the link hides all.
+# pybind11's types are hidden. gcc warns if other types have them as members and are not hidden,
+# too. Here the link hides all.
 _COPTS = ["-Wno-attributes"]
 
 def python_library(name, srcs = [], hdrs = [], deps = [], **kwargs):
@@ -33,15 +34,17 @@ def python_extension(name, srcs, deps, exports, **kwargs):
         additional_linker_inputs = [exports],
         copts = _COPTS,
         linkopts = [
-            # gold exports weak functions of the standard library in spite of the script.
+            # The linker is bfd, because gold exports weak functions of the standard library in
+            # spite of the script.
             "-fuse-ld=bfd",
             "-Wl,--exclude-libs,ALL",
-            # Libraries beside it, also those that only others of these need: an RPATH is for all, a RUNPATH for one.
+            # An RPATH, and not a RUNPATH, because it also counts for libraries that only other
+            # libraries need.
             "-Wl,--disable-new-dtags",
             "-Wl,-rpath,\\$$ORIGIN",
             "-Wl,--version-script=$(location %s)" % exports,
         ],
-        # bfd knows no --start-lib.
+        # bfd does not know --start-lib.
         features = ["-supports_start_end_lib"],
         linkshared = True,
         srcs = srcs,

@@ -1,6 +1,6 @@
-// The main of every gpipe_cc_test. As gtest_main, with the seed of gpipe/testing/seed.h, and with
-// GPIPE_FORBID_SKIPS set (--config=gpu) a skipped test makes the program fail: a GPU test that
-// found no GPU has shown nothing.
+// The main function of every gpipe_cc_test. It does what gtest_main does, with the seed of
+// gpipe/testing/seed.h. If GPIPE_FORBID_SKIPS is set (--config=gpu), a skipped test makes the
+// program fail, because a GPU test that found no GPU has shown nothing.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "gpipe/testing/seed.h"
 
-// The end of the path of the file whose tests are to run, where several are compiled as one
-// (gpipe_cc_tests); elsewhere nobody defines it.
+// The end of the path of the file whose tests are to run, if several files are compiled as one
+// (gpipe_cc_tests). Otherwise it is not defined.
 extern const char* const gpipe_tests_of __attribute__((weak));
 
 namespace {
@@ -23,8 +23,8 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 // Leaves out the tests of all other files, whatever --gtest_filter chooses among those that stay.
-// Returns false, and says why, if that leaves nothing, which would pass without having shown
-// anything, or if a test of another file has the same name as one of these.
+// Returns false, and says why, if no test stays, because the program would pass without having
+// shown anything, or if a test of another file has the same name as one of these.
 bool keep_tests_of(const std::string& file) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   std::set<std::string> ours;

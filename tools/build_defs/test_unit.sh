@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Prints several test sources as one (gpipe_cc_tests). The anonymous namespace of each gets a name, so that what one
-# declares in it does not meet what another does; compilers and test reports still name the file and the line.
+# Prints several test sources as one (gpipe_cc_tests). The anonymous namespace of each source gets a
+# name, so that equal names in two sources do not collide. Compilers and test reports still name the
+# file and the line.
 #   test_unit.sh FILE...
 set -euo pipefail
 for file in "$@"; do

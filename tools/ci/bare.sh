@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by luck (a CUDA Toolkit's
-# header, a package installed for another purpose); then the sanitizers (tools/ci/sanitizers.sh), which take half of
-# their objects from the first part. The last line says how many tests and other checks passed and failed.
+# Types the README's commands (tools/ci/readme.sh) in a bare Debian 12, where nothing is found by
+# luck (a CUDA Toolkit's header, a package installed for another purpose). Then it runs the
+# sanitizers (tools/ci/sanitizers.sh), which take half of their objects from the first part. The
+# last line says how many tests and other checks passed and failed.
 #
-# Downloads and object files are kept between runs, in a cache of its own. The bare root is made anew for each run, and
-# deleted. Without root's rights, the commands are typed on this machine instead, and a NOTE says so; GPIPE_CI_BARE=1
-# says that this machine is a bare one.
+# Downloads and object files are kept between runs, in a cache of its own. The bare root is made
+# anew for each run, and deleted. Without root's rights, the commands are typed on this machine
+# instead, and a NOTE says so. GPIPE_CI_BARE=1 says that this machine is a bare one.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
@@ -23,13 +24,15 @@ in_place() {
 [[ -z ${GPIPE_CI_BARE:-} ]] || in_place ""
 tools/ci/bare_root.sh possible || in_place "making one needs root and mount namespaces"
 bash -c "source tools/packages.sh && ensure_packages tools/ci/bare-packages.txt" || in_place "no debootstrap, or no git"
-# Fails for sources without .git, and for a clone of another user, which git refuses and says why.
+# This fails for sources without .git. It also fails for a clone of another user, which git refuses
+# with a reason.
 reason="$(git rev-parse --git-dir 2>&1)" || in_place "this is not a clone (${reason%%$'\n'*})"
 
 root="${GPIPE_CI_CACHE}/bare-root"
 kept="${GPIPE_CI_CACHE}/bare"
 mkdir -p "${kept}" || exit 1
-# One run at a time. The lock ends with the last process that holds it, so a killed run leaves only files.
+# Only one run at a time. The lock ends with the last process that holds it, so a killed run leaves
+# only files.
 exec 8>"${root}.lock"
 flock --nonblock 8 || { say "waiting for another run that uses ${root}"; flock 8; }
 end_root() { tools/ci/bare_root.sh remove "${root}" 8>&-; }

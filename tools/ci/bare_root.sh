@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A bare Debian 12 in a folder: like a newcomer's machine, and with nothing of this machine except apt's sources,
-# certificates and pip's settings. Needs root and debootstrap.
+# Makes a bare Debian 12 in a folder: like a newcomer's machine, and with nothing of this machine
+# except apt's sources, certificates and pip's settings. Needs root and debootstrap.
 #
 #   bare_root.sh make ROOT CACHE               makes it; packages are kept in CACHE/apt
 #   bare_root.sh run ROOT CACHE COMMAND...     runs a command in it, as root, with CACHE as ~/.cache/gpipe
@@ -18,7 +18,7 @@ die() {
   exit 2
 }
 
-# Settings by which a package manager finds its registry; no other variables are passed on.
+# The settings by which a package manager finds its registry. No other variables are passed on.
 passed_variables() {
   env | grep -E '^(PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|DEFAULT_TIMEOUT|CERT)|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY)=' || true
 }
@@ -131,8 +131,9 @@ enter() {
   mount --bind "${cache}" "${root}/root/.cache/gpipe"
   mount --bind "${cache}/apt" "${root}/var/cache/apt/archives"
   mapfile -t variables < <(passed_variables)
-  # Not chroot, in which the kernel refuses the user namespaces of Bazel's sandbox. The old root goes to a folder in
-  # /dev: each run has its own /dev, so another run in the same root does not see the folder.
+  # This is not chroot, because in one the kernel refuses the user namespaces of Bazel's sandbox.
+  # The old root goes to a folder in /dev: each run has its own /dev, so another run in the same
+  # root does not see the folder.
   cd "${root}"
   pivot_root . dev/.old
   # A shell stays as process 1: the kernel does not end that by INT, and it waits for orphans.
@@ -168,7 +169,7 @@ remove() {
   rm -f "${root}.log"
 }
 
-# Whether this machine allows what `run` does.
+# Whether this machine allows the namespaces and mounts that `run` needs.
 possible() {
   [[ ${EUID} -eq 0 && -n "$(type -P setpriv)" ]] && unshare --mount --propagation private --pid --fork --kill-child -- \
     bash -c 'mount -t tmpfs tmpfs /mnt && mkdir /mnt/{proc,sys,pts} && mount -t proc proc /mnt/proc &&
@@ -185,7 +186,7 @@ case "${verb}:$#" in
   remove:1) remove "$@" ;;
   possible:0) possible ;;
   bootstrap:2 | enter:*)
-    # In another namespace it would mount on this machine.
+    # Without a new namespace it would mount on this machine itself.
     [[ $$ -eq 1 ]] || die "${verb} is what this script calls in namespaces of its own."
     "${verb}" "$@"
     ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that bare_root.sh never leaves something mounted, and never deletes files that are not its own. The root is made
-# up of a few files. Mistakes could harm only that root and the test's own mount namespace. Skipped without the rights
-# to mount.
+# Tests that bare_root.sh never leaves anything mounted, and never deletes files that are not its
+# own. The root is made up of a few files. A mistake could harm only that root and the test's own
+# mount namespace. Skipped without the rights to mount.
 set -uo pipefail
 
 script="${PWD}/tools/ci/bare_root.sh"
@@ -48,14 +48,15 @@ cp "${script}" "${root}/bin/bare_root.sh"
 touch "${root}/var/log/bootstrap.log" # debootstrap's
 run() { "${script}" run "${root}" "${cache}" "$@"; }
 
-# The files that a command sees, and those that it leaves.
+# Checks the files that a command sees, and those that it leaves.
 expect "run" "3 inside" "$(run bash -c 'touch /tmp/inside /root/.cache/gpipe/kept; exit 3'; echo "$? $(ls "${root}/tmp")")"
 expect "run: the cache is this machine's" "kept" "$(ls "${cache}")"
 expect "run: nothing of this machine is seen" "no such folder" "$(run bash -c "[[ -e '${folder}' ]] || echo no such folder")"
 [[ -z "$(mounted)" ]] || expect "run" "nothing mounted" "$(mounted)"
 expect "what run calls in namespaces of its own" "is what this script calls" "$("${script}" enter "${root}" "${cache}" true 2>&1)"
 
-# start: `run` in the background, until its command has begun. The command is known by its words.
+# start: starts `run` in the background, and waits until its command has begun. The command is known
+# by its words.
 words="command of $(basename "${folder}")"
 start() {
   rm -f "${cache}/begun"

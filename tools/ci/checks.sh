@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# The common part of the scripts of CI: steps that pass or fail, and an honest count. To be sourced from the root of the
-# clone. A failed step does not stop the next one; `finish` prints the last line, "N passed, N failed".
+# The common part of the scripts of CI: steps that pass or fail, and an honest count of them. Source
+# it from the root of the clone. A failed step does not stop the next one; `finish` prints the last
+# line, "N passed, N failed".
 #
-# GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it; GPIPE_CI_CACHE: the folder for
-# files that outlive a run, by default GPIPE_CACHE; GPIPE_CI_ALL=1: tests that have passed before are run, too;
-# GPIPE_LIBTORCH: a version of third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and
-# results of its own if it is not the default one.
+# GPIPE_CI_START: when CI began, in seconds since 1970, if this script is a part of it.
+# GPIPE_CI_CACHE: the folder for files that outlive a run, by default GPIPE_CACHE. GPIPE_CI_ALL=1:
+# tests that have passed before are run, too. GPIPE_LIBTORCH: a version of
+# third_party/libtorch/versions.txt (`.ci/run --libtorch=VERSION`), with objects and results of its
+# own if it is not the default one.
 
 bazel="${PWD}/tools/bazel"
 ci_root="${PWD}"
 exec </dev/null
 export CI=true
 
-# `not_run`: programs with results of an earlier run. Their cases are not part of `passed`.
+# `not_run` counts programs with results of an earlier run. Their cases are not part of `passed`.
 passed=0 failed=0 not_run=0
 failures=() notes=() times=()
 scratch="$(mktemp -d)"
@@ -39,9 +41,10 @@ timed() {
   return "${code}"
 }
 
-# Bazel's cache of object files, which outlives the clone. Debian's Bazel does not renew a file's dates when it uses the
-# file, but the system updates the time of reading at least once a day. CI has its own cache: a person's may hold
-# objects that compile only with a toolkit's headers.
+# Bazel's cache of object files outlives the clone. Debian's Bazel does not renew a file's dates
+# when it uses the file, but the system updates the time of reading at least once a day. CI has a
+# cache of its own, because a person's cache may hold objects that compile only with a toolkit's
+# headers.
 flags=(--config=ci)
 of_version=""
 if [[ -n ${GPIPE_LIBTORCH:-} ]]; then
@@ -70,8 +73,8 @@ fi
 free_gib() { free_kib "$1" | awk '{ print int($1 / 1048576) }'; }
 free_kib() { df --output=avail --block-size=1K "$1" | awk 'NR == 2 { print $1 }'; }
 
-# make_room GIB: deletes kept objects and results that no run of the last two days has used, the oldest first, until so
-# much disk is free.
+# make_room GIB: deletes kept objects and results that no run of the last two days has used, the
+# oldest first, until GIB of disk are free.
 make_room() {
   local folder size file folders=()
   for folder in "${GPIPE_CI_CACHE}"/{,bare/}ci-objects{,-libtorch-*}; do
@@ -89,13 +92,13 @@ make_room() {
   done | xargs -0 -r rm -f
 }
 
-# Bazel's flags for results of earlier runs: they do not count, unless a script calls keep_results.
+# Bazel's flags for results of earlier runs. They do not count, unless a script calls keep_results.
 cached_results=(--nocache_test_results)
 
-# keep_results: from here on, if objects are kept, a test that has passed on this machine with the same inputs is not
-# run again. A test that failed is run again. No test is tried twice in a run. GPIPE_CI_ALL=1: everything is run, and
-# older results never count again, so that a test that fails now cannot hide behind one. To be called after everything
-# that tests may find is installed.
+# keep_results: from here on, if objects are kept, a test that has passed on this machine with the
+# same inputs is not run again. A test that failed is run again. No test is tried twice in a run.
+# With GPIPE_CI_ALL=1 everything is run, and older results never count again, so that a test that
+# fails now cannot hide behind one. Call it after everything that tests may find is installed.
 keep_results() {
   local since="" machine
   if [[ -z ${cache} ]] || ! machine="$(tools/ci/machine.sh)"; then
@@ -106,14 +109,14 @@ keep_results() {
   [[ ! -f ${GPIPE_CI_CACHE}/ci-results-since${of_version} ]] || since="-$(<"${GPIPE_CI_CACHE}/ci-results-since${of_version}")"
   # Tests do not read this variable. It makes Bazel find only results of this machine.
   cached_results=(--cache_test_results=auto --flaky_test_attempts=1 "--test_env=GPIPE_CI_MACHINE=${machine}${since}")
-  # Debian's Bazel runs exclusive tests without a sandbox, and does not keep their results. From version 6 on they can
-  # have one.
+  # Debian's Bazel runs exclusive tests without a sandbox, and does not keep their results. From
+  # version 6 on Bazel can run them in one.
   if "${bazel}" help test --short 2>/dev/null | grep -q incompatible_exclusive_test_sandboxed; then
     cached_results+=(--incompatible_exclusive_test_sandboxed)
   fi
 }
 
-# check NAME COMMAND...: one thing that passes or fails as a whole.
+# check NAME COMMAND...: runs a step that passes or fails as a whole.
 check() {
   local name="$1"
   shift
@@ -125,8 +128,8 @@ check() {
   fi
 }
 
-# beside NAME COMMAND...: a check that runs at the same time as the next steps; `joined` waits for it and shows its
-# output. For a check that needs one core, beside a step that needs one.
+# beside NAME COMMAND...: runs a check at the same time as the next steps; `joined` waits for it and
+# shows its output. It is for a check that needs one core, beside a step that needs one.
 beside_name="" beside_process=""
 beside() {
   joined
@@ -160,8 +163,9 @@ joined() {
   fi
 }
 
-# count_events NAME CODE [--stopped]: counts the test cases of the last `bazel test`, which has ended with that exit
-# code, or was stopped. Cases that it did not run do not count: a NOTE says how many these are.
+# count_events NAME CODE [--stopped]: counts the test cases of the last `bazel test`, which ended
+# with that exit code or was stopped. Cases that it did not run do not count; a NOTE says how many
+# there are.
 count_events() {
   local name="$1" code="$2" counts good bad skipped programs cases
   counts="$(python3 "${ci_root}/tools/ci/count_tests.py" ${3:+"$3"} "${scratch}/events" "${code}")" || counts=""
@@ -176,7 +180,8 @@ tools/ci/count_tests.py failed}")
   note "${name}: ${programs} programs with ${cases} cases were not run again: they have passed before on this machine, as they are (GPIPE_CI_ALL=1 runs all)"
 }
 
-# Interrupts the process whose number is in ${scratch}/test when less than ${least_gib} GiB of disk are free; 0: never.
+# Interrupts the process whose number is in ${scratch}/test when less than ${least_gib} GiB of disk
+# are free. 0 means never.
 least_gib=0
 watch_disk() {
   local free
@@ -203,9 +208,9 @@ bazel_test() { # FOLDER ARGUMENTS...
   return "${code}"
 }
 
-# tests NAME FOLDER ARGUMENTS...: `bazel test` in a workspace; each test case counts. After ${seconds} seconds it is
-# stopped, and also when less than ${least_gib} GiB of disk are free: a test that has not been run by then has neither
-# passed nor failed, and a NOTE says so.
+# tests NAME FOLDER ARGUMENTS...: runs `bazel test` in a workspace; each test case counts. It is
+# stopped after ${seconds} seconds, or when less than ${least_gib} GiB of disk are free. A test that
+# has not been run by then has neither passed nor failed, and a NOTE says so.
 seconds=100000
 tests() {
   local name="$1" folder="$2" code begin stopped=""
@@ -215,13 +220,13 @@ tests() {
   begin="$(elapsed)"
   timed "${name}" bazel_test "${folder}" "$@"
   code=$?
-  # Bazel may also be killed by the system, for example for want of memory.
+  # The system may also kill Bazel, for example for lack of memory.
   if [[ ${code} -eq 124 || ${code} -eq 137 ]] && [[ $(($(elapsed) - begin)) -ge ${seconds} ]]; then
     stopped=--stopped
-    note "${name}: stopped for lack of time: not all was run"
+    note "${name}: stopped for lack of time, so not all tests were run"
   elif [[ -e ${scratch}/full && ${code} =~ ^(8|124|130|137)$ ]]; then  # it may have ended by itself just then
     stopped=--stopped
-    note "${name}: stopped for lack of disk: not all was run"
+    note "${name}: stopped for lack of disk, so not all tests were run"
   fi
   count_events "${name}" "${code}" ${stopped:+"${stopped}"}
 }
@@ -232,7 +237,7 @@ note() {
   notes+=("$*")
 }
 
-# Notes how many GPU tests the last `tests` has compiled, and could not run.
+# Notes how many GPU tests the last `tests` has compiled but could not run.
 note_gpu_tests() {
   local count
   count="$(python3 "${ci_root}/tools/ci/count_tests.py" --compiled=requires-gpu-nvidia "${scratch}/events")"
@@ -255,8 +260,8 @@ run_part() {
   return "${PIPESTATUS[0]}"
 }
 
-# part NAME SCRIPT...: runs another script that ends with a line of counts, and adds its counts. A script without such a
-# line has failed.
+# part NAME SCRIPT...: runs another script that ends with a line of counts, and adds its counts. A
+# script without such a line counts as failed.
 part() {
   local name="$1" last good bad
   shift
@@ -277,14 +282,15 @@ part() {
   # Success without a passed test means that all results were kept; otherwise the exit code would be another.
   [[ ${code} -ne 0 || ${good} -gt 0 || ${bad} -gt 0 ]] || not_run=$((not_run + 1))
   passed=$((passed + good)) failed=$((failed + bad))
-  # Only the lines at the part's end: Bazel prints lines like these, too, and so does a part within the part.
+  # Takes only the lines at the part's end, because Bazel, and a part within the part, print lines
+  # like these, too.
   tac "${scratch}/part" | sed '/^=== .* done$/q' >"${scratch}/end"
   while read -r line; do failures+=("${name}: ${line#FAILED: }"); done < <(tac "${scratch}/end" | grep '^FAILED: ')
   while read -r line; do notes+=("${name}: ${line#NOTE: }"); done < <(tac "${scratch}/end" | grep '^NOTE: ')
 }
 
-# Waits for the check that runs beside. The exit code is 0 if nothing failed and something passed, now or in the run
-# whose results were kept.
+# finish: waits for the check that runs beside. The exit code is 0 if nothing failed and something
+# passed, now or in the run whose results were kept.
 finish() {
   joined
   say "done"

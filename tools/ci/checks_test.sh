@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests with made-up steps that the last line of CI (tools/ci/checks.sh) is true.
+# Tests, with made-up steps, that the last line of CI (tools/ci/checks.sh) is true.
 set -uo pipefail
 
 checks="${PWD}/tools/ci/checks.sh"
@@ -35,7 +35,7 @@ printf '#!/usr/bin/env bash\ncat "%s"\n' "${root}/machine" >"${root}/clone/tools
 chmod +x "${root}/clone/tools/ci/machine.sh"
 echo this >"${root}/machine"
 
-# try NAME CODE LAST_LINE [TEXT], the script's steps on stdin.
+# try NAME CODE LAST_LINE [TEXT]: runs the steps on stdin as a script.
 try() {
   local code
   { printf 'cd %q || exit 9\nsource tools/ci/checks.sh\n' "${root}/clone"; cat; echo finish; } >"${root}/script.sh"
@@ -77,7 +77,7 @@ printf '#!/usr/bin/env bash\necho "Cuda compilation tools, release 13.0, V13.0.8
 chmod +x "${root}/cuda/bin/nvcc"
 try "nvcc" 0 "1 passed, 0 failed" "CUDA kernels: compiled by nvcc 13.0.88 of ${root}/cuda" <<<'check "a" true; note_kernels'
 
-# Tests with results of an earlier run.
+# Tests that have results of an earlier run.
 export KEPT='"cachedLocally": true,'
 try "what was not run is not counted" 0 "1 passed, 0 failed" \
   "NOTE: t: 1 programs with 2 cases were not run again: they have passed before on this machine" <<<'check "a" true; tests "t" . //...'
@@ -86,7 +86,7 @@ BAZEL_CODE=3 try "all is kept, and Bazel failed" 1 "0 passed, 1 failed" "bazel e
 unset KEPT
 try "nothing is kept" 0 "2 passed, 0 failed" "0 notes" <<<"tests t . //...; echo \"\${#notes[@]} notes\""
 
-# The results that are asked for. A result is found by the machine and the last run of all tests.
+# Which results are asked for. A result is found by the machine and by the last run of all tests.
 result="--test_env=GPIPE_CI_MACHINE"
 try "always run" 0 "2 passed, 0 failed" "--nocache_test_results" <<<'tests "t" . //...'
 try "kept" 0 "2 passed, 0 failed" "--cache_test_results=auto --flaky_test_attempts=1 ${result}=this --" <<<'keep_results; tests "t" . //...'
@@ -145,7 +145,7 @@ on_disk() { # NAME LEFT COMMANDS
   PATH="${root}/disk:${PATH}" try "$1" 0 "1 passed, 0 failed" "left: $2;" \
     <<<"check a true; $3; echo \"left: \$(find ${GPIPE_CACHE} -type f -printf '%f\n' | sort | tr '\n' ' ');\""
 }
-# Written long ago, read today.
+# This file was written long ago, but read today.
 reads="touch --no-create --time=atime '${GPIPE_CACHE}/bare/ci-objects-libtorch-2.0/a'"
 on_disk "there is room" "a b 2 c d e " "make_room 0"
 on_disk "the oldest go" "c d e " "make_room 1"
@@ -155,9 +155,9 @@ on_disk "what was read lately stays" "a d e " "${reads}; make_room 5"
 PATH="${root}/disk:${PATH}" try "free GiB" 0 "1 passed, 0 failed" "free: 0;" <<<'check "a" true; echo "free: $(free_gib .);"'
 
 LONG=1 PATH="${root}/disk:${PATH}" try "stopped before the disk is full" 0 "1 passed, 0 failed" \
-  "NOTE: t: stopped for lack of disk: not all was run" <<<'check "a" true; least_gib=1; tests "t" . //...'
+  "NOTE: t: stopped for lack of disk, so not all tests were run" <<<'check "a" true; least_gib=1; tests "t" . //...'
 LONG=1 try "stopped when its time is over" 0 "1 passed, 0 failed" \
-  "NOTE: t: stopped for lack of time: not all was run" <<<'check "a" true; seconds=1; tests "t" . //...'
+  "NOTE: t: stopped for lack of time, so not all tests were run" <<<'check "a" true; seconds=1; tests "t" . //...'
 PATH="${root}/disk:${PATH}" try "a full disk is none of the watch's business" 0 "2 passed, 0 failed" <<<'tests "t" . //...'
 
 script good 'echo "7 passed, 0 failed"'

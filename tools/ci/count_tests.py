@@ -134,7 +134,7 @@ def cached(lines):
         if "testResult" in event and is_kept(event["testResult"]):
             here = (report_of(event["testResult"]) or (0,))[0]
             cases += here
-            # A result whose cases were all skipped does not count.
+            # If all cases of a result were skipped, it does not count.
             if here:
                 programs.add(event["id"]["testResult"]["label"])
     return len(programs), cases

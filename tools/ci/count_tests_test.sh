@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests tools/ci/count_tests.py on made-up build events.
 set -uo pipefail
-# Otherwise a check at the end of a pipe would count its failure in a subshell, and the count would be lost.
+# Without this, a check at the end of a pipe would count its failure in a subshell, and the count
+# would be lost.
 shopt -s lastpipe
 
 script="${PWD}/tools/ci/count_tests.py"
@@ -9,7 +10,7 @@ root="$(mktemp -d)"
 trap 'rm -rf "${root}"' EXIT
 failures=0
 
-# result LABEL STATUS [XML]: the event of a test that ran.
+# result LABEL STATUS [XML]: prints the event of a test that ran.
 result() {
   local output=""
   [[ -z ${3:-} ]] || output="{\"name\": \"test.xml\", \"uri\": \"file://$3\"}"
@@ -17,7 +18,7 @@ result() {
     "$1" "$2" "${output}"
 }
 
-# check NAME EXPECTED EXIT_CODE [--stopped], events on stdin.
+# check NAME EXPECTED EXIT_CODE [--stopped]: counts the events on stdin.
 check() {
   local output
   cat >"${root}/events"
@@ -76,7 +77,8 @@ check "nothing ran" "0 1 0" 0 </dev/null
 } >"${root}/events"
 output="$(python3 "${script}" --compiled=gpu "${root}/events")"
 [[ ${output} == 2 ]] || { echo "FAILED: compiled, not run: ${output}, not a and b" >&2 && failures=$((failures + 1)); }
-# kept LABEL STATUS XML HOW: the event of a test for which Bazel has the result of an earlier run.
+# kept LABEL STATUS XML HOW: prints the event of a test for which Bazel has the result of an earlier
+# run.
 kept() {
   printf '{"id": {"testResult": {"label": "%s"}}, "testResult": {"status": "%s", "testActionOutput": [{"name": "test.xml", "uri": "file://%s"}], %s}}\n' "$@"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# CI on a machine with a GPU: the GPU tests, none of which may skip itself there, and each experiment once, small.
-# Called by .github/workflows/ci.yml on GPU runners; docs/gpu_runners.md says what such a machine needs. The last
-# line says how many tests and other checks passed and failed.
+# CI on a machine with a GPU. It runs the GPU tests, none of which may skip itself there, and each
+# experiment once, small. .github/workflows/ci.yml calls it on GPU runners; docs/gpu_runners.md says
+# what such a machine needs. The last line says how many tests and other checks passed and failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
@@ -19,7 +19,8 @@ fi
 tests "GPU tests" . --config=gpu --test_tag_filters="${filters}" //...
 note_kernels
 for experiment in resnet101_speed unet_speed amoebanetd_speed; do
-  # If there is one GPU, all partitions share it: the flag lists it as often as the deepest pipeline needs.
+  # If there is one GPU, all partitions share it: the flag lists it as many times as the deepest
+  # pipeline needs.
   check "${experiment} on the GPU" "${bazel}" run "${flags[@]}" "//experiments/${experiment}" -- --scale=smoke \
     --ways=measured --devices=cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0,cuda:0
 done

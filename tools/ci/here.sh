@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The part of CI that a bare machine cannot do, with the programs of this machine. Called by tools/ci/cpu.sh through
-# tools/ci/masked.sh. The last line says how many tests and other checks passed and failed.
+# The part of CI that a bare machine cannot do, because it uses programs of this machine.
+# tools/ci/cpu.sh calls it through tools/ci/masked.sh. The last line says how many tests and other
+# checks passed and failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh

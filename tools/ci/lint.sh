@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 source tools/ci/checks.sh
 
 [[ ${1:-} == --tidy ]] || check "lint" tools/lint
-# clang-tidy looks at the C++ files of the last commits, and says which it did not reach. It has five minutes, or less
-# if the other steps took long: CI has 90.
+# clang-tidy checks the C++ files of the last commits, and says which it did not reach. It has five
+# minutes, or less if the other steps took long: CI has 90.
 tidy_seconds=$((75 * 60 - $(elapsed)))
 tidy_seconds=$((tidy_seconds < 60 ? 60 : tidy_seconds > 300 ? 300 : tidy_seconds))
 check "clang-tidy" env GPIPE_TIDY_SECONDS="${tidy_seconds}" GPIPE_TIDY_GRACE=60 tools/lint --tidy

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Describes this machine, on which the result of a test may depend without Bazel seeing it. Results that Bazel has kept
-# prove nothing on another machine (tools/ci/checks.sh).
-#   tools/ci/machine.sh           a hash of it
-#   tools/ci/machine.sh --facts   what is hashed, for people
+# Describes the properties of this machine on which the result of a test may depend without Bazel's
+# knowledge. Results that Bazel has kept prove nothing on another machine (tools/ci/checks.sh).
+#   tools/ci/machine.sh           prints a hash of them
+#   tools/ci/machine.sh --facts   prints them, for people
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -11,14 +11,14 @@ system="${SYSTEM:-}"
 facts() {
   local libtorch folder
   echo "kernel: $(uname -srm)"
-  # nproc obeys these variables, which tests do not get.
+  # nproc obeys these variables, but tests do not get them.
   echo "cores: $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
   echo "user: $(id -u)"
-  # In a container: the part of the machine that it may use.
+  # In a container this is the part of the machine that it may use.
   cat "${system}"/sys/fs/cgroup/{cpu,memory}.max 2>/dev/null || true
   # LibTorch chooses its kernels by the processor's flags, which are the same on all cores.
   sed -n '/^\(vendor_id\|cpu family\|model\|model name\|stepping\|flags\|Features\|CPU part\)[ \t]*:/p; /^$/q' "${system}/proc/cpuinfo"
-  # Rounded: the kernel reserves another amount at each start.
+  # The size is rounded, because the kernel reserves another amount at each start.
   awk '/^MemTotal:/ { printf "memory: %.0f GiB\n", $2 / 1048576 }' "${system}/proc/meminfo"
   cat "${system}/proc/driver/nvidia/version" 2>/dev/null || true
   # The packages of this Debian with their versions; "no dpkg" on another system.

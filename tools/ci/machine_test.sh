@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests machine.sh on a made-up machine: the hash changes with everything that a test may read, and with nothing else.
+# Tests machine.sh on a made-up machine: the hash must change with everything that a test may read,
+# and with nothing else.
 set -uo pipefail
 
 folder="$(mktemp -d)"
@@ -12,7 +13,7 @@ fail() {
 
 mkdir -p "${folder}"/sys/fs/cgroup "${folder}"/{clone/tools/ci,clone/third_party/libtorch,bin,proc/driver/nvidia,torch/lib}
 cp tools/ci/machine.sh "${folder}/clone/tools/ci"
-# Programs that print a file.
+# Made-up programs, each of which prints a file.
 for program in bin/uname bin/nproc bin/dpkg-query bin/python3 clone/third_party/libtorch/libtorch.sh; do
   printf '#!/usr/bin/env bash\ncat "%s.says"\n' "${folder}/${program}" >"${folder}/${program}"
   chmod +x "${folder}/${program}"
@@ -77,7 +78,7 @@ echo another >"${folder}/torch/lib/libtorch.so"
 changed "another LibTorch in the same folder"
 echo "NVRM version: 580" >"${folder}/proc/driver/nvidia/version"
 changed "a GPU's driver"
-# Programs that a machine may lack. A pipe whose first half fails must not end the script.
+# A machine may lack these programs. If the first half of a pipe fails, the script must not end.
 for program in dpkg-query python3; do
   printf '#!/usr/bin/env bash\nexit 1\n' >"${folder}/bin/${program}"
   changed "no ${program}"

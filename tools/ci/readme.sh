@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the README's two commands, word for word, then the steps of another team that uses this project. For a machine
-# that has nothing but a clone (tools/ci/bare.sh; the container of .github/workflows/ci.yml). The last line says how
-# many tests and other checks passed and failed.
+# Runs the README's two commands, word for word, and then the steps of another team that uses this
+# project. It is for a machine that has nothing but a clone (tools/ci/bare.sh; the container of
+# .github/workflows/ci.yml). The last line says how many tests and other checks passed and failed.
 #
 # Bazel's settings for CI go into the clone's .bazelrc.user, so that the commands stay as they are; an existing file is
 # put back at the end.
@@ -21,7 +21,8 @@ restore() {
 trap restore EXIT
 printf 'build %s\n' "${flags[@]}" >"${settings}"
 
-# command_under HEADING: prints the single command in a block of its own under that heading of the README.
+# command_under HEADING: prints the command that stands alone in a block under that heading of the
+# README.
 command_under() {
   local found
   found="$(awk -v heading="## $1" '
@@ -42,9 +43,9 @@ test_command="$(command_under "Tests")"
 
 check "the README's main job" bash -c "${main_job}"
 
-# If objects are kept, tests that have passed on this machine are not run again. On a machine without kept objects, such
-# as the one that decides whether a change lands, all tests are run. Called only now, because the main job has installed
-# packages.
+# If objects are kept, tests that have passed on this machine are not run again. On a machine
+# without kept objects, such as the one that decides whether a change lands, all tests are run. This
+# is called only here, because the main job has installed packages.
 always=("${cached_results[@]}")
 keep_results
 echo "test ${cached_results[*]} --build_event_json_file=${scratch}/events" >>"${settings}"
@@ -56,14 +57,19 @@ timed "the README's tests" bash -c "${test_command}"
 count_events "the README's tests" $?
 note_gpu_tests
 
-# Launchers of other projects, which a newcomer need not have. Without them their tests were skipped above.
+# These launchers belong to other projects, and a newcomer need not have them. Without them their
+# tests were skipped above.
 check "torchrun" tools/torchrun/torchrun.sh
 check "mpirun" bash -c "source tools/packages.sh && ensure_packages tools/ci/launcher-packages.txt"
 tests "launchers" . //examples/distributed:torchrun_test //examples/distributed:torchrun_restart_test \
   //examples/distributed:mpirun_test
 
-# Python's transformers, whose pinned wheels are for one version of Python and one kind of processor. If they cannot be
-# installed, these tests do not count.
+# A program that is built with CMake, which those who build with Bazel need not have.
+check "cmake" bash -c "source tools/packages.sh && ensure_packages tools/ci/cmake-packages.txt"
+tests "installed for CMake" . //tools/install:install_test
+
+# Python's transformers come as pinned wheels for one version of Python and one kind of processor.
+# If they cannot be installed, these tests do not count.
 say "transformers: tools/transformers/transformers.sh"
 if timed "transformers' wheels" tools/transformers/transformers.sh; then
   timed "peft's wheels" tools/peft/peft.sh || note "adapters were not exchanged with Python's peft: its wheels cannot be installed here"
@@ -78,10 +84,11 @@ fi
 
 # Another team's workspace, and one that brings its own GoogleTest and glog. They do not read our .bazelrc.
 rm "${settings}"
-# Built without optimization, as other teams may do: it compiles faster, and assertions are on. LibTorch's headers are
-# precompiled: without, this would take a quarter of an hour.
+# It is built without optimization, as other teams may do: it compiles faster, and assertions are
+# on. LibTorch's headers are precompiled, because without that it would take a quarter of an hour.
 flags=("${flags[@]/--config=ci/--curses=no}" --compilation_mode=fastbuild --define=gpipe_precompiled=on)
-# These workspaces do not have our --config=cxx17, but a standard of their own; the last one given wins.
+# These workspaces do not have our --config=cxx17, but a standard of their own. The flag that comes
+# last wins.
 flags=("${flags[@]/--config=cxx17/--cxxopt=-std=c++17}")
 tests "downstream" examples/downstream //...
 check "downstream program" bash -c "cd examples/downstream && '${bazel}' run ${flags[*]} //:main"

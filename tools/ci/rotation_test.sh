@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests sanitizers.sh and rotation.py in a made-up clone of nine tests, run after run: which tests are run, in which
-# order, and what is said of the others.
+# Tests sanitizers.sh and rotation.py in a made-up clone of nine tests, run after run: which tests
+# they run, in which order, and what they say of the others.
 set -uo pipefail
 
 root="$(mktemp -d)"
@@ -27,7 +27,8 @@ case "\$1" in
   diff) cat "${root}/diff" ;;
 esac
 END
-# Tests pass, except for those in the file \`bad\`; those in \`slow\` are not reached: Bazel is interrupted.
+# Tests pass, except those in the file \`bad\`. Those in \`slow\` are not reached, because Bazel is
+# interrupted.
 made_up clone/tools/bazel <<END
 case "\$1" in
   query)
@@ -59,8 +60,8 @@ esac
 END
 touch "${root}"/{bad,slow,diff}
 
-# try NAME COMMIT MINUTE TEXT...: a run that starts the sanitizers at that minute; its output must have each TEXT, and
-# no !TEXT.
+# try NAME COMMIT MINUTE TEXT...: makes a run that starts the sanitizers at that minute. Its output
+# must have each TEXT, and no !TEXT.
 try() {
   local name="$1" minute="$3" output text
   echo "$2" >"${root}/commit"
@@ -92,7 +93,8 @@ try "the next" one 5 "bazel: //p:f //q:x //q:y " "1 in none of the last three, l
 try "and the last: all are seen" one 5 "bazel: //q:z //p:c //p:d " "3 of 9 tests were seen in this run, 0 in none" "!NOT SEEN"
 try "around" one 5 "bazel: //p:a //p:b //p:e " "0 in none" "!NOT SEEN"
 
-# After a change: first the tests near it, then those that it reaches and a third of all; the longest unseen come first.
+# After a change come first the tests near it, then those that it reaches and a third of all. The
+# tests that were not seen for longest come first.
 echo p/c.cc >"${root}/diff"
 echo //p:d >"${root}/bad"
 try "a change, and a test that fails" two 5 "1 C++ files changed since one (the" "bazel: //p:c //p:d " "bazel: //p:f //q:x //q:y " "bazel: //q:z " \
@@ -125,7 +127,7 @@ if (seen["run"], seen["commit"]) != (1, "four") or len(seen["date"]) != len("202
     sys.exit("FAILED: recorded: {}".format(seen))
 END
 
-# Whatever changes from run to run, three complete runs see all tests.
+# Whatever changes from run to run, three complete runs must see all tests.
 mkdir -p "${root}/free/lists"
 python3 - "${root}/clone/tools/ci" "${root}/free" <<'END' || failures=$((failures + 1))
 import contextlib, io, json, random, sys

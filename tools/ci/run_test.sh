@@ -39,7 +39,8 @@ made_up bin/df <<'END'
 printf "Avail\n%s\n" "${FREE_KIB:-103809024}"
 END
 
-# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- [OPTION...]: .ci/run ends with CODE, and prints each TEXT, and no !TEXT.
+# check NAME CODE TEXT... -- [VARIABLE=VALUE...] -- [OPTION...]: .ci/run must end with CODE, and
+# print each TEXT, and no !TEXT.
 check() {
   local name="$1" code="$2" output actual text
   local -a texts=() variables=()
@@ -74,7 +75,7 @@ check "the default version, by its name" 0 "cpu: LibTorch <>" "!NOTE: LibTorch" 
   failures=$((failures + 1))
 }
 check "too little disk" 1 "NOTE: disk: 14 GiB were free at the start" "FAILED: 15 GiB of disk are free" -- FREE_KIB=15728639 --
-# Each mistake is reported in one line, before anything is done.
+# Each mistake must be reported in one line, before anything is done.
 check "an unknown version" 2 $'exit 2\n.ci/run: GPipe: GPIPE_LIBTORCH=9.0.0 is not a LibTorch version that this GPipe supports: 9.2.0, 9.1.0.\n' \
   "!===" -- -- --libtorch=9.0.0
 for option in --libtorch --libtorch= --quick 9.1.0 ""; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests under sanitizers. To be called after tools/ci/readme.sh in the same clone: the tests' own objects are
-# the same. The last line says how many tests and other checks passed and failed.
+# Runs the tests under sanitizers. Call it after tools/ci/readme.sh in the same clone, because the
+# tests' own objects are the same. The last line says how many tests and other checks passed and
+# failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 # shellcheck source=tools/ci/checks.sh
@@ -8,12 +9,14 @@ source tools/ci/checks.sh
 
 keep_results
 
-# Data races, in the code that runs threads and does not need LibTorch.
+# Looks for data races in the code that runs threads and does not need LibTorch.
 tests "tsan" . --config=tsan //gpipe/schedule/... //gpipe/runtime/... //gpipe/testing/fake_accelerator:without_torch
-# Memory errors, leaks and undefined behavior, in one build, because compiling against LibTorch takes the most time.
-# First come the tests nearest to the changes, until minute 60: CI has 90, and lint and kernels follow. Then, until
-# minute 40, other tests that a change reaches, and a third of all in turns (tools/ci/rotation.py). If results are kept,
-# each program is kept, too. If little disk is free, the tests are not begun, or stopped: other jobs need some disk.
+# Looks for memory errors, leaks and undefined behavior in one build, because compiling against
+# LibTorch takes the most time. First come the tests nearest to the changes, until minute 60: CI has
+# 90, and lint and kernels follow. Then, until minute 40, come other tests that a change reaches,
+# and a third of all in turns (tools/ci/rotation.py). If results are kept, each program is kept,
+# too. If little disk is free, the tests are not begun, or are stopped, because other jobs need some
+# disk.
 least_gib=3
 make_room 40
 kept="${cache:+${GPIPE_CI_CACHE}}"
@@ -27,9 +30,9 @@ query() {
   echo "$1" >"${scratch}/query"
   "${bazel}" query --noshow_progress --keep_going --query_file="${scratch}/query" 2>/dev/null
 }
-# A test is near a changed file if it is at most four steps away: file, library, unit of tests, test, and one step more
-# for a file of tests (its unit's source is generated) or for a user of the library. A file that Bazel does not know
-# reaches no test.
+# A test is near a changed file if it is at most four steps away: file, library, unit of tests,
+# test. One more step is allowed for a file of tests (its unit's source is generated) and for a user
+# of the library. A file that Bazel does not know reaches no test.
 plan() {
   local changed tests='(tests(//...) except attr(tags, "no-sanitizer|requires-gpu-nvidia|manual", tests(//...)))'
   changed="set($(tail -n +2 "${kept}/sanitizers-changed${of_version}" 2>/dev/null))"

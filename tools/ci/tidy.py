@@ -52,7 +52,8 @@ def base():
             if not commit("refs/remotes/" + name):
                 continue
             found = git("merge-base", "HEAD", "refs/remotes/" + name)
-            # If HEAD is on that branch itself, the last commit counts as new: see the end.
+            # If HEAD is on that branch itself, this is not the base: the last commit counts as new
+            # (see below).
             if found and found != commit("HEAD"):
                 return found, "where this branch left " + name
             break

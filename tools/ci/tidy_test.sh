@@ -2,8 +2,8 @@
 # Tests tools/ci/tidy.py in a made-up clone, with a clang-tidy that reports files that contain WRONG.
 set -uo pipefail
 
-# Sources from an archive are built and tested without git; tidy.py is for clones. Bazel's report says that it was
-# skipped, so that CI does not count it as passed.
+# Sources from an archive are built and tested without git, but tidy.py is for clones. Without git
+# Bazel's report says that the test was skipped, so that CI does not count it as passed.
 if ! type -P git >/dev/null; then
   echo "skipped: no git here (apt-get install git)"
   if [[ -n ${XML_OUTPUT_FILE:-} ]]; then
@@ -99,7 +99,8 @@ try 1 "b.cc (FOUND)" -- p/b.cc
 GPIPE_TIDY_BASE=HEAD~3 try 1 "b.cc (FOUND)" "own.cc (good)" "GPIPE_TIDY_BASE" --
 GPIPE_TIDY_BASE=nonsense try 1 "nonsense is not a commit" --
 
-# On a branch, all changes count since it left the remote's default branch, which may have gone on.
+# On a branch, all changes count that were made since it left the remote's default branch, even if
+# that branch has gone on.
 git clone -q . ../branch
 cd ../branch || exit 1
 git config user.email a@b.c
@@ -113,11 +114,12 @@ for name in own c; do
 done
 try 0 "2 C++ files" "where this branch left origin/HEAD" "own.cc (good)" "c.cc (good)" "!b.cc" --
 
-# Files for which there was no time are named, and are not a failure. Two are begun at the same time.
+# If there was no time for a file, it is named, and this is not a failure. Two files are begun at
+# the same time.
 echo '// more' | tee -a p/b.cc p/c.cc p/own.cc >/dev/null
 sed -i s/WRONG// p/b.cc
 SLOW=1 GPIPE_TIDY_SECONDS=0.5 try 0 "b.cc (good)" "c.cc (good)" "NOT REACHED in 0.5 s: p/own.cc" "2 of 3" --
-# A clang-tidy that does not end is ended.
+# A clang-tidy that does not end must be ended.
 SLOW=30 GPIPE_TIDY_SECONDS=0.1 GPIPE_TIDY_GRACE=0.5 try 0 "NOT REACHED" "0 of 3" --
 
 [[ ${failures} -eq 0 ]] && echo "all good"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks the tables of docs/design: all rows are there, in order, and every test that a row names exists in
-# the sources of the target it names. Prints how many rows there are of each kind. It reads BUILD files and
-# sources, so that nothing needs to be built and no target to be visible; part of tools/lint.
+# Checks the tables of docs/design: all rows must be there, in order, and every test that a row
+# names must exist in the sources of the target that it names. Prints how many rows there are of
+# each kind. It reads BUILD files and sources, so nothing needs to be built and no target to be
+# visible. Part of tools/lint.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
@@ -22,7 +23,8 @@ index_of() {
   for target in "$@"; do
     package="${target#//}"
     package="${folder}/${package%%:*}"
-    # The .cc files of the rule with that name, or the file with that name in a unit of several tests.
+    # The .cc files of the rule with that name. If there is no such rule, it is the file with that
+    # name in a unit of several tests.
     mapfile -t sources < <(awk -v name="\"${target#*:}\"" '
       /^[a-z_]+\($/ { rule = "" }
       { rule = rule $0 "\n" }
@@ -85,7 +87,7 @@ check() {
     }' "$1" "${@:7}"
 }
 
-# First, a test that the check finds mistakes.
+# First comes a test that the check finds mistakes.
 mkdir "${scratch}/a"
 cat >"${scratch}/a/BUILD.bazel" <<'END'
 gpipe_cc_test(
@@ -133,7 +135,7 @@ try() { # EXPECTED ROW...
   output="$(check "${scratch}/index" 2 3 4 'not yet|partly' 'not yet' "${scratch}/table.md" "${scratch}/more.md")"
   code=$?
   [[ ${output} == *"${expected}"* ]] || fail "expected '${expected}' of '$*', got: ${output}"
-  # The counts come first only if all is well.
+  # The counts come first only if there are no mistakes.
   if [[ ${expected} == ' '* ]]; then
     [[ ${code} == 0 ]] || fail "refused: $*"
   else

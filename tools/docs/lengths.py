@@ -19,7 +19,7 @@ RESULTS = ("docs/results.md", "docs/results_gpu.md")
 CELL = 200
 COLUMNS = 100
 MOST = 20  # hints
-# Pages of tables to look something up, which do not compare alternatives.
+# Pages of tables in which something is looked up. They do not compare alternatives.
 TABLES = ("torchgpipe_faults.md", "torchgpipe_parity.md", "torchgpipe_parity_parts.md", "libtorch_inside.md")
 LOG = "CHANGELOG.md"  # one line for each change
 # A line must not begin with one of these: it would begin a list, a heading, a quotation or a table.

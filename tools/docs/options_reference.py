@@ -31,7 +31,7 @@ CHAPTERS = {
         "layer_type": "21"}),
 }
 OPTIONS = ("GPipeOptions", "StepOptions")  # what is given; the others are results, which have no defaults
-# A word of code in the middle of a sentence.
+# Text in the middle of a sentence that is code.
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|\b\w+\(\w+(?:::\w+)+\)|\b\w+(?:::\w+)+(?:\([^()]*\))?|\bk[A-Z]\w+|\b[a-z_]+\(\)|(?<=\s)\.grad\b")
 BEGIN = """# 37. Which options are there?
 
@@ -42,7 +42,7 @@ change the comments there. They say more than the first sentence, which is here.
 namespace `gpipe`.
 """
 END = """
-Next: [all chapters](../README.md)
+Next: [38. How do I use it with CMake?](38-cmake.md)
 """
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs the bundle, unpacks it elsewhere, and runs its programs on the CPU.
+# Tests the bundle: packs it, unpacks it elsewhere, and runs its programs on the CPU.
 #   gpu_bundle_test.sh pack.sh RUN_SCRIPT KIND:PROGRAM...
 set -uo pipefail
 packer="${PWD}/$1"
@@ -16,7 +16,7 @@ fail() {
   echo "FAILED: $*" >&2
   failures=$((failures + 1))
 }
-# expect CODE TEXT COMMAND...: the command ends with CODE and prints TEXT.
+# expect CODE TEXT COMMAND...: the command must end with CODE and print TEXT.
 expect() {
   local code
   "${@:3}" >"${work}/log" 2>&1
@@ -31,12 +31,13 @@ pack() { "${packer}" "$@" "${programs[@]}"; }
 expect 2 "unknown flag --ouput" pack --ouput=x.tar.xz
 expect 2 "give a name that ends in .tar.xz" pack --output="${work}"
 expect 2 "--most_mib=no" pack --output="${work}/x.tar.xz" --most_mib=no
-# Packs only three programs, which are more than 1 MiB, too: packing takes most of this test's time.
+# Packs only three programs, because packing takes most of this test's time. They are more than 1
+# MiB, too.
 expect 1 "more than --most_mib=1" "${packer}" --output="${work}/x.tar.xz" --most_mib=1 "${programs[@]:0:4}"
 [[ ! -e ${work}/x.tar.xz ]] || fail "an archive that is too large was written"
 expect 0 "written: ${work}/gpu.tar.xz" pack --output="${work}/gpu.tar.xz"
 grep -qF " programs for LibTorch ${full}" "${work}/log" || fail "nothing tells for which LibTorch it is: ${full}"
-# Kernels are noted as missing where nvcc compiled none, and only there.
+# Kernels must be noted as missing if nvcc compiled none, and only then.
 for program in "${programs[@]}"; do [[ ${program} != *spin_kernel_cuda_test ]] || spins="${program#*:}"; done
 noted="$(grep -c 'no CUDA Toolkit compiled the kernels' "${work}/log")"
 compiled="$(readelf --section-headers --wide "${spins}" | grep -c ' \.nv_fatbin ')"
@@ -58,7 +59,7 @@ expect 2 "set LIBTORCH_ROOT" env -u LIBTORCH_ROOT PATH="${work}/nothing:/bin" /b
 
 mv "${work}/gpipe_gpu/libtorch_version" "${work}/libtorch_version"
 expect 2 "libtorch_version, which says for which LibTorch this bundle is, is missing" "${run}" --device=cpu
-# A bundle for another version.
+# This bundle is for another version.
 echo 1.2.3+cu90 >"${work}/gpipe_gpu/libtorch_version"
 expect 2 "is LibTorch ${full}; this bundle was built with 1.2.3+cu90: give it a LibTorch 1.2" env LIBTORCH_ROOT="${torch}" "${run}" --device=cpu
 mv "${work}/libtorch_version" "${work}/gpipe_gpu/libtorch_version"
@@ -70,7 +71,7 @@ expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"passed": 0' "${work}/results/summary.json" && fail "no test passed"
 python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "${work}/results/summary.json" ||
   fail "the summary is not JSON"
-# Runs the tests as README.md shows it: nothing fails, and tests that need a GPU are named.
+# Runs the tests as README.md shows it. No test may fail, and tests that need a GPU must be named.
 expect 0 '"program": "gpipe_internal_graphs_device_graph_cuda_test", "kind": "test", "device": "none", "exit_code": 0' \
   "${run}" --device=cpu --output="${work}/results" --only='*device_graph*' --only='gpu_test/*' --only='*peer_access*' --only='*bitwise*'
 grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what it tests needs a GPU" "${work}/log" ||
@@ -78,7 +79,7 @@ grep -qF "gpu_test/gpipe_tests_graphs_graph_failure_cuda_test is not run: what i
 expect 0 '"programs": 8' grep '"summary": true' "${work}/results/summary.json"
 expect 0 '"failed": 0' grep '"summary": true' "${work}/results/summary.json"
 grep -q '"skipped": 0' <(grep '"summary": true' "${work}/results/summary.json") && fail "nothing was left out"
-# The programs run in the order of the patterns, each once.
+# The programs must run in the order of the patterns, each once.
 expect 0 "device_graph" grep -m 1 '"program"' "${work}/results/summary.json"
 expect 0 "1" grep -c device_graph_cuda_test.log "${work}/results/summary.json"
 expect 1 "no program matches --only=quux" "${run}" --device=cpu --only='*bitwise*' --only=quux --output="${work}/results"
@@ -96,7 +97,7 @@ fi
 expect 0 "Google Test" "${run}" test/gpipe_testing_bitwise_cuda_test --help
 expect 0 '"program": "gpipe_testing_bitwise_cuda_test"' "${run}" --device=cpu --only='test/*bitwise*' --output="${work}/results"
 if ! nvidia-smi >/dev/null 2>&1; then
-  # A test that finds no GPU has shown nothing.
+  # A test that finds no GPU has shown nothing, so it must count as failed.
   expect 1 '"failed": 1' "${run}" --only='*bitwise*' --output="${work}/results"
 fi
 

@@ -41,8 +41,8 @@ mkdir -p "${root}/lib"
 run_script="${arguments[0]}"
 install -m 755 "${run_script}" "${root}/run.sh"
 
-# The version of LibTorch that the programs are made for, which run.sh looks for. It comes from the files of wheels or
-# of an unpacked archive.
+# The version of LibTorch for which the programs are made, and for which run.sh looks. It comes from
+# the files of wheels or of an unpacked archive.
 library="$(ldd "${arguments[1]#*:}" | awk '$1 == "libtorch.so" { print $3 }')"
 version=""
 for file in "${library%/lib/libtorch.so}"/{build-version,version.py}; do
@@ -54,18 +54,20 @@ if [[ -z ${version} ]]; then
 fi
 echo "${version}" >"${root}/libtorch_version"
 
-# Libraries that every Linux has are not packed. Nor are those of LibTorch, which the other machine has in one folder.
+# Libraries that every Linux has are not packed. LibTorch's are not packed, either, because the
+# other machine has them in one folder.
 system='^(linux-vdso|ld-linux.*|libc|libm|libpthread|libdl|librt|libutil|libresolv)\.so'
 for argument in "${arguments[@]:1}"; do
   kind="${argument%%:*}" program="${argument#*:}"
-  # Tests are named by their path, because several folders have a device_cuda_test.
+  # The names of tests have their path, because several folders have a device_cuda_test.
   if [[ ${kind} == *test || ${kind} == multi_gpu ]]; then name="${program//\//_}"; else name="${program##*/}"; fi
   name="${kind}/${name}"
   if [[ -e ${root}/${name} ]]; then
     echo "error: two programs are called ${name}" >&2
     exit 1
   fi
-  # A text of spin_kernel_stub.cc shows that there are no kernels: then all tests of the order of kernels would fail.
+  # A program that contains this text of spin_kernel_stub.cc has no kernels. Then all tests of the
+  # order of kernels would fail.
   if grep -qF 'without a CUDA Toolkit, so it has no kernels' "${program}"; then without_kernels=$((without_kernels + 1)); fi
   install -D -m 755 "${program}" "${root}/${name}"
   strip --strip-unneeded "${root}/${name}"

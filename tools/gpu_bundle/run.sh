@@ -39,7 +39,7 @@ fail() {
   exit 2
 }
 
-# The folder of libtorch.so under a LibTorch or a site-packages folder.
+# library_folder: the folder of libtorch.so under a LibTorch or a site-packages folder.
 library_folder() {
   local folder
   for folder in "$1/lib" "$1/torch/lib"; do
@@ -48,7 +48,8 @@ library_folder() {
   return 1
 }
 
-# The version of the LibTorch in such a folder, "2.11.0+cu130"; empty if it is unknown.
+# version_of: the version of the LibTorch in such a folder, like "2.11.0+cu130"; empty if it is
+# unknown.
 version_of() {
   local file
   for file in "$1/../build-version" "$1/../version.py"; do
@@ -68,7 +69,7 @@ find_torch() {
   local seen=()
   for python in python3 python; do
     type -P "${python}" >/dev/null || continue
-    # torch is only looked for: importing it would take seconds.
+    # This only looks for torch, because importing it would take seconds.
     root="$("${python}" -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null)"
     [[ -n ${root} ]] || { seen+=("${python}: no torch") && continue; }
     torch="$(library_folder "${root}")" || continue
@@ -79,7 +80,8 @@ find_torch() {
   fail "no LibTorch ${version} here (${seen[*]:-no python3}), with which this bundle was built: set LIBTORCH_ROOT, or pack one for yours"
 }
 
-# A LibTorch for the CPU has the same version; with it all tests would fail.
+# need_cuda: refuses a LibTorch for the CPU. It has the same version, but with it all tests would
+# fail.
 need_cuda() {
   [[ -e ${torch}/libtorch_cuda.so ]] ||
     fail "LibTorch ${found} in ${torch} has no libtorch_cuda.so, it is for the CPU only: set LIBTORCH_ROOT to one for CUDA, or give --device=cpu"
@@ -173,7 +175,7 @@ run_one() { # KIND PROGRAM ARGUMENTS...
   elif [[ ${code} -eq 0 && ${kind} != test ]]; then
     good=1
   fi
-  # Another exit code is a crash, a time-out, or a skipped test where skips are forbidden.
+  # Any other exit code means a crash, a time-out, or a skipped test where skips are forbidden.
   [[ ${code} -eq 0 || ${bad} -gt 0 ]] || bad=1
   # A test without a report has not shown anything, and counts as failed.
   [[ ${kind} != test || -s ${report} ]] || bad=$((bad > 0 ? bad : 1))
@@ -182,7 +184,8 @@ run_one() { # KIND PROGRAM ARGUMENTS...
     "$(quoted "${label}")" "${kind}" "${device}" "${code}" $(($(date +%s) - begin)) "${good}" "${bad}" "${left}" "$(quoted "${log}")"
 }
 
-# Without a GPU: checks that the test starts, for which it needs all its libraries, and counts its cases as skipped.
+# list_one: without a GPU, checks that the test starts, for which it needs all its libraries, and
+# counts its cases as skipped.
 list_one() { # PROGRAM
   local label log code begin left=0 bad=0
   label="$(basename "$1")" log="${output}/$(basename "$1").log"
@@ -205,7 +208,8 @@ run_any() { # KIND/NAME
     echo "$1 is not run: what it tests needs a GPU" >&2
     list_one "$1"
   elif [[ ${kind} == multi_gpu && ${gpu_count} -lt 2 ]]; then
-    # On one GPU it cannot test anything. A message says so, and it is not a failure.
+    # On one GPU the test cannot test anything. A message says so, and it does not count as a
+    # failure.
     echo "$1 is left out: it needs two GPUs, and nvidia-smi lists ${gpu_count}" >&2
     ran=$((ran + 1)) skipped=$((skipped + 1))
   else

@@ -371,7 +371,7 @@ def find_mutants(file, text):
             if value.startswith("!") and not level or level and min(level) in (2, 3, 7, 8):
                 negate(begin, end, "return negated")
 
-    # Off by one, and other operators.
+    # Changes of operators: off by one, and other operators.
     for position, operator in source.operators:
         behind = position + len(operator)
         if operator in COMPARISONS or operator in ARITHMETIC:

@@ -37,7 +37,7 @@ class Reader {
   std::optional<std::string> get(const std::string& name) const { return variable_(name); }
   bool has(const std::string& name) const { return get(name).has_value(); }
 
-  // "RANK='4'", for messages.
+  // A variable with its value, for messages, like "RANK='4'".
   std::string shown(const std::string& name) const {
     const std::optional<std::string> value = get(name);
     return value ? name + "=" + quoted(*value) : name + " (not set)";

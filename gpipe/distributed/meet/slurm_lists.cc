@@ -51,7 +51,7 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-// "03-05,7": 03, 04, 05, 7. Numbers are padded to the width of the range's first number.
+// Expands "03-05,7" to 03, 04, 05, 7. Numbers are padded to the width of the range's first number.
 std::vector<std::string> expand_ranges(std::string_view text) {
   std::vector<std::string> values;
   for (const std::string_view range : split(text)) {

@@ -14,7 +14,7 @@ namespace gpipe::distributed {
 // which variable it was), also for more than 65,536 hosts.
 std::vector<std::string> expand_host_list(std::string_view text);
 
-// "2(x3),1" is 2, 2, 2, 1. Throws as expand_host_list().
+// Expands "2(x3),1" to 2, 2, 2, 1. Throws as expand_host_list() does.
 std::vector<int64_t> expand_tasks_per_node(std::string_view text);
 
 }  // namespace gpipe::distributed

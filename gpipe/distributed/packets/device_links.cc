@@ -44,7 +44,7 @@ StreamsOfLinks& streams_of_links() {
 c10::Stream take_stream(c10::Device device) {
   StreamsOfLinks& streams = streams_of_links();
   const std::lock_guard<std::mutex> lock(streams.mutex);
-  // Not a stream for copies or recordings, as long as there is another one.
+  // The stream is not one for copies or recordings, as long as there is another one.
   const c10::Stream stream = internal::take_stream_for_recordings(device);
   if (std::find(streams.taken.begin(), streams.taken.end(), stream) != streams.taken.end()) {
     internal::give_back_stream_for_recordings(stream);

@@ -43,7 +43,8 @@ void after_fork_in_child() {
 }  // namespace
 
 PrivateDescriptorsLock::PrivateDescriptorsLock() {
-  // Not in a static initializer: a process without private descriptors needs no handlers.
+  // The handlers are not registered by a static initializer, because a process without private
+  // descriptors needs none.
   static const int registered =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   (void)registered;  // fails only if out of memory; then there are no handlers

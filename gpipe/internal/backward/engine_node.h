@@ -16,8 +16,8 @@ namespace gpipe::internal {
 class EdgesScope {
  public:
   EdgesScope(torch::autograd::Node& node, torch::autograd::edge_list edges)
-      // Not set_next_edges(): it refuses nodes that have parents, because of a numbering that is
-      // not used when a whole graph runs.
+      // This does not use set_next_edges(), which refuses nodes that have parents, because of a
+      // numbering that is not used when a whole graph runs.
       : edges_(const_cast<torch::autograd::edge_list&>(node.next_edges())),
         former_(std::move(edges)) {
     std::swap(edges_, former_);

@@ -17,8 +17,10 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::AllOf;
 using testing::EqualsBitwise;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -69,6 +71,30 @@ TEST(MicroBatchLoss, TheSumCountsEachMicroBatchOnce) {
   MicroBatchLoss loss = make(loss_fn, StepOptions().reduction(LossReduction::kSum));
   EXPECT_THAT(seeds_of(loss, {8, 16, -4}), EqualsBitwise(Tensors(3, number(1))));
   EXPECT_EQ(total_loss(loss.values(), loss.shares()), 20);
+}
+
+TEST(MicroBatchLoss, ANanIsExplained) {
+  const LossFn loss_fn = sum_of_first;
+  const auto text_of = [&](const StepOptions& options, const std::vector<double>& losses) {
+    MicroBatchLoss loss = make(loss_fn, options);
+    seeds_of(loss, losses);
+    return loss.nan_text(loss.values());
+  };
+  const auto one = [](const Tensors&) { return 1.0; };
+  const auto find = HasSubstr("check_finite(true)");
+  // The mean over nothing but padding, perhaps.
+  EXPECT_THAT(text_of(StepOptions(), {1, kNan, 2}),
+              AllOf(HasSubstr("the loss of micro-batch 1 is nan"),
+                    HasSubstr("those of 2 of 3 micro-batches are not"),
+                    HasSubstr("StepOptions::weight"), find));
+  for (const StepOptions& options :
+       {StepOptions(), StepOptions().weight(one), StepOptions().reduction(LossReduction::kSum)}) {
+    EXPECT_THAT(text_of(options, {kNan, kNan, kNan}),
+                AllOf(HasSubstr("nan in 3 of 3 micro-batches, from micro-batch 0 on"), find,
+                      Not(HasSubstr("padding"))));
+    EXPECT_THAT(text_of(options, {kInfinity, 1, -kInfinity}),
+                AllOf(HasSubstr("infinite, with both signs"), find));
+  }
 }
 
 TEST(MicroBatchLoss, AWeightComesFromTheTargetsAndReplacesTheRows) {

@@ -15,7 +15,7 @@
 
 namespace gpipe::internal {
 
-// "layer 5 ('relu')", for messages.
+// Returns the layer's name for messages, like "layer 5 ('relu')".
 using LayerName = c10::function_ref<std::string()>;
 
 // Inputs that share their memory with others, which would miss a change or its gradient.

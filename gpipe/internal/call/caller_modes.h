@@ -21,7 +21,7 @@ void check_not_traced(const char* what);
 // Throws c10::ValueError for a tensor that has a tangent (forward-mode derivatives). `kind`:
 // "input" or "target".
 void check_no_tangents(const char* kind, const std::vector<at::Tensor>& tensors);
-// The same for the parameters of these layers.
+// Throws for a parameter of these layers that has a tangent.
 void check_no_tangents(const std::vector<std::shared_ptr<torch::nn::Module>>& layers);
 
 }  // namespace gpipe::internal

@@ -75,7 +75,7 @@ bool are_alike(const at::Tensor& a, const at::Tensor& b) {
   return std::abs(here - there) <= tolerance * std::max(std::abs(here), std::abs(there));
 }
 
-// "has the norm 3.5 on rank 1", or "is not there on rank 1".
+// A part of a message, like "has the norm 3.5 on rank 1", or "is not there on rank 1".
 std::string norm_text(const std::map<int64_t, at::Tensor>& norms, int64_t parameter, size_t rank) {
   const auto norm = norms.find(parameter);
   const std::string on_rank = absl::StrCat(" on rank ", rank);

@@ -2,21 +2,22 @@
 #ifndef GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
 #define GPIPE_INTERNAL_CALL_RESEED_WATCH_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "gpipe/internal/call/warning_log.h"
 #include "gpipe/internal/operators/random_streams.h"
-#include "gpipe/internal/run/pipeline.h"
 
 namespace gpipe::internal {
 
-// Warns, once in a pipeline's life, that LibTorch's generator was seeded during a run. It cannot
-// tell whether a layer or another thread of the caller did so.
+// Warns, once in a process, that LibTorch's generator was seeded during a run. It cannot tell
+// whether a layer or another thread of the caller did so.
 class ReseedWatch {
  public:
-  explicit ReseedWatch(Pipeline& pipeline) : pipeline_(pipeline) {}
+  ReseedWatch() = default;
   ~ReseedWatch() {
-    if (process_seed() == before_ || !pipeline_.first_reseed()) return;
+    static std::atomic<bool> told{false};
+    if (process_seed() == before_ || told.exchange(true)) return;
     log_warning(
         "LibTorch's CPU generator was seeded (torch::manual_seed) while the pipeline ran. Seeding "
         "in a layer or a loss function does not change what is drawn there, because layers draw "
@@ -28,7 +29,6 @@ class ReseedWatch {
   ReseedWatch& operator=(const ReseedWatch&) = delete;
 
  private:
-  Pipeline& pipeline_;
   const uint64_t before_ = process_seed();
 };
 

@@ -134,7 +134,7 @@ Value LayerRuns::first_value(const Tensors& inputs) const {
 }
 
 LayerRuns::Traffic LayerRuns::traffic(const Tensors& inputs) {
-  // With gradients, which a layer may ask for in its forward; the graph is dropped.
+  // The layers run with gradients, for which a layer may ask in its forward; the graph is dropped.
   const c10::AutoGradMode grad_mode(true);
   Tensors own;  // no leaves, so a layer may change them in place
   for (const at::Tensor& input : inputs) {

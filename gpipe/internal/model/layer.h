@@ -20,7 +20,7 @@ struct Layer {
   skip::CallPlan skips;
 };
 
-// "layer 5 ('relu')", as messages name it; one line, whatever its key is.
+// The layer in the words of messages, like "layer 5 ('relu')": one line, whatever its key is.
 std::string layer_text(const Layer& layer);
 
 // Returns, by partition, its layers: balance[partition] of them, in the model's order. They are the

@@ -60,11 +60,13 @@ class RandomStreams {
   // From here on, draws belong to this layer's forward in this micro-batch of the step.
   void enter(uint64_t step_seed, int64_t micro_batch, int64_t layer);
 
-  // The same for the backward of one node of the layer: custom functions and hooks may draw there.
-  // `node` numbers the node within the layer, so it does not matter when the other nodes run.
+  // From here on, draws belong to the backward of one node of the layer, because custom functions
+  // and hooks may draw there. `node` numbers the node within the layer, so it does not matter when
+  // the other nodes run.
   void enter_backward(uint64_t step_seed, int64_t micro_batch, int64_t layer, uint64_t node);
 
-  // The same for the hooks of a leaf. `leaf` must not depend on the stage in which it accumulates.
+  // From here on, draws belong to the hooks of a leaf. `leaf` must not depend on the stage in which
+  // it accumulates.
   void enter_leaf(uint64_t step_seed, int64_t micro_batch, uint64_t leaf);
 
   // From here on, draws repeat those of the forward since `record`: a function that computes its

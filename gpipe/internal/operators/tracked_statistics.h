@@ -43,8 +43,8 @@ class TrackedStatistics {
   // Whether updates of the tensor must not be made before the run has ended, because another stage
   // than the one that has registered it updates it, too.
   bool must_wait(const at::Tensor& tensor) const;
-  // The same for an update that `stage` is about to make. Throws c10::Error if it turns out only
-  // now that several stages update the tensor.
+  // Whether an update that `stage` is about to make must wait. Throws c10::Error if it turns out
+  // only now that several stages update the tensor.
   bool must_wait(int64_t stage, const at::Tensor& tensor) const;
 
  private:

@@ -30,7 +30,7 @@ struct CallTerms {
   std::string trained_ties = {};
 
   std::string to_bytes() const;
-  // The inverse. Throws std::invalid_argument.
+  // The inverse of to_bytes(). Throws std::invalid_argument for bytes that it did not make.
   static CallTerms from_bytes(std::string_view bytes);
 };
 

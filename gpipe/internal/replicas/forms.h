@@ -11,8 +11,8 @@
 
 namespace gpipe::internal {
 
-// "12 tensors, 10 of them require a gradient, 4352 bytes, 93218..": the last number is a hash of
-// types, shapes and requires_grad, in the order of the tensors.
+// A text like "12 tensors, 10 of them require a gradient, 4352 bytes, 93218..". The last number is
+// a hash of types, shapes and requires_grad, in the order of the tensors.
 std::string form_of(const std::vector<at::Tensor>& tensors);
 
 // Compares the form of each process with the same process of the other replicas. `forms`: [rank].

@@ -8,8 +8,9 @@
 
 namespace gpipe::internal {
 
-// "in the forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl". `recompute`:
-// whether the layer ran in the recompute of a backward. `layer`: "stage 1" if no layer is known.
+// A text like "in the forward of stage 1, micro-batch 3, layer 5 ('relu'), a torch::nn::ReLUImpl".
+// `recompute`: whether the layer ran in the recompute of a backward. `layer`: "stage 1" if no layer
+// is known.
 std::string place_of(const Action& action, bool recompute, const std::string& layer,
                      const std::string& layer_type);
 

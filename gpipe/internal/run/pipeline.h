@@ -125,8 +125,7 @@ class Pipeline {
   // The parameters that stages of several processes share. Parameters that only devices of one
   // process share are not here: see DeviceTies.
   TieCopies& ties() { return ties_; }
-  // Held by runs. A call that reads or writes gradients or parameters outside of runs holds it,
-  // too.
+  // Held by runs, and by calls that must come between them (BetweenRuns).
   RunLock& run_lock() const { return run_lock_; }
   LateRegistrations& late_registrations() { return late_registrations_; }
   // Whether a call failed that may have changed the parameters of some replicas and not of others.
@@ -137,7 +136,7 @@ class Pipeline {
   bool replicas_may_differ() const { return replicas_may_differ_; }
   void set_replicas_may_differ(bool value) { replicas_may_differ_ = value; }
 
-  // The same as GPipe::local_parameters().
+  // Returns what GPipe::local_parameters() returns.
   std::vector<at::Tensor> local_parameters() const;
 
   // The layers' parameters, buffers and modes as they are now. Must not be called during a run.
@@ -166,10 +165,8 @@ class Pipeline {
   // The use of graphs by stage; empty without graphs. Must not be called during a run.
   std::vector<GraphUse> graph_use() const;
 
-  // Whether this is the first call: for warnings that are given once.
-  bool first_nan() { return !nan_.exchange(true); }
+  // Whether this is the first call: for a warning that is given once.
   bool first_step_in_eval() { return !step_in_eval_.exchange(true); }
-  bool first_reseed() { return !reseeded_.exchange(true); }
 
   // Returns the warning about a leaf that no layer has registered, once; empty if there is none.
   std::string unregistered_leaf_text();
@@ -256,9 +253,7 @@ class Pipeline {
 
   std::optional<LocalParameters> known_parameters_;  // over processes
   UnregisteredLeaf unregistered_leaf_;
-  std::atomic<bool> nan_{false};           // see first_nan()
   std::atomic<bool> step_in_eval_{false};  // see first_step_in_eval()
-  std::atomic<bool> reseeded_{false};      // see first_reseed()
   mutable std::mutex failure_mutex_;
   std::optional<Failure> last_failure_;  // guarded by failure_mutex_
 };

@@ -96,10 +96,10 @@ class Stage {
 
   // Whether the last code that ran was a layer, and not the loss function.
   bool runs_layer() const { return is_layer(running_layer_); }
-  // "layer 5 ('relu')" or "the loss function": the one that ran last, i.e. where a failure
-  // happened.
+  // The code that ran last, i.e. the place of a failure: "layer 5 ('relu')", say, or "the loss
+  // function".
   std::string current_layer() const { return name_of(running_layer_); }
-  // "torch::nn::ReLUImpl"; empty where no layer ran.
+  // The type of that layer, like "torch::nn::ReLUImpl"; empty if no layer ran.
   std::string current_layer_type() const;
   // Whether the layer ran in a recompute.
   bool recomputing() const { return recomputing_; }

@@ -19,7 +19,7 @@ struct Value {
   std::vector<at::Tensor> tensors;
 };
 
-// "Tensor", "std::vector<Tensor>", "std::tuple<Tensor, Tensor>" ...
+// The name of the C++ type: "Tensor", "std::vector<Tensor>", "std::tuple<Tensor, Tensor>" ...
 const char* to_text(ValueKind kind);
 
 // The value as the C++ type that `value.kind` names.

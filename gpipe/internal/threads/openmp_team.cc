@@ -19,7 +19,8 @@ PauseResourceAll find_pause() {
   void* const symbol = dlsym(RTLD_DEFAULT, "omp_pause_resource_all");
   Dl_info info;
   if (symbol == nullptr || dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return nullptr;
-  // In other libraries the function concerns all threads of the process.
+  // Only libgomp's function is used: in other libraries it acts on all threads of the
+  // process.
   const std::string_view path = info.dli_fname;
   if (path.substr(path.rfind('/') + 1).rfind("libgomp", 0) != 0) return nullptr;
   return reinterpret_cast<PauseResourceAll>(symbol);

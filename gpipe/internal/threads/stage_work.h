@@ -38,7 +38,8 @@ class StageWork {
   static StageWork* current();
 
   StageId id() const { return id_; }
-  // "in the forward of stage 1, micro-batch 3, layer 5 ('relu')"
+  // The place in the words of messages, like "in the forward of stage 1, micro-batch 3, layer 5
+  // ('relu')".
   std::string place() const { return place_ ? place_() : ""; }
 
   // The last shortage of memory since the stage began its action.

@@ -1,4 +1,4 @@
-// compare: all known schedules for one pipeline, side by side. Internal to gpipe/schedule.
+// compare: compares all known schedules for one pipeline in a table. Internal to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_COMMANDS_COMPARISON_H_
 #define GPIPE_SCHEDULE_COMMANDS_COMPARISON_H_
 
@@ -19,17 +19,17 @@ struct ComparisonOptions {
   // stages, each with a v-th of the costs and of the memory.
   StageCost worker_cost = {1.0, 2.0, 1.0, 1.0};
   double transfer = 0.0;
-  // How many times as long each worker takes for its actions; empty: all take once as long.
+  // How many times as long each worker takes for its actions; if empty, all take the times above.
   // Positive and finite. Schedules that follow costs (zb-...) are made for equal workers, and
   // searches for these.
   std::vector<double> slowness;
   // The most that a worker may hold, in micro-batches of all its layers; 0: no limit.
   double memory = 0.0;
-  // The makespan may grow by this part until a link has no slack left.
+  // By this part the makespan may grow until a link counts as having no slack left.
   double tolerance = 0.05;
-  std::vector<int64_t> stages_per_worker = {2, 4};  // of loops
+  std::vector<int64_t> stages_per_worker = {2, 4};  // for loops
   bool search = true;
-  int64_t budget = 0;  // of each search
+  int64_t budget = 0;  // the budget of each search
   // Called now and then; if it returns true, the comparison ends with the rows that it has so far.
   std::function<bool()> stop;
 };
@@ -55,7 +55,7 @@ std::vector<ComparisonRow> compare(const ComparisonOptions& options);
 // be enough.
 std::string nothing_fits(const std::vector<ComparisonRow>& rows);
 
-// Tables for people, and for programs.
+// The table as text for people, and as JSON for programs.
 std::string to_text(const std::vector<ComparisonRow>& rows);
 std::string to_json(const std::vector<ComparisonRow>& rows);
 // The timelines of the rows as a picture, one below the other, on one scale.

@@ -9,30 +9,32 @@
 namespace gpipe::internal {
 namespace {
 
-// Moves are small: an action passes at most so many others.
+// Moves are small: an action passes at most this many others.
 constexpr size_t kFarthest = 4;
-// The part of moves that take an action of the critical path. Only these can shorten it; the others
-// make room for them.
+// The share of moves that take an action of the critical path. Only these can shorten the order.
+// The others make room for them.
 constexpr double kCritical = 0.8;
-// The part of moves that move several micro-batches in a row alike, as a steady state needs it.
+// The share of moves that move several micro-batches in a row in the same way, because a steady
+// state needs such changes.
 constexpr double kSeveral = 0.05;
-// The part of moves that join or split a backward, where that changes times.
+// The share of moves that join or split a backward, if that changes times.
 constexpr double kJoin = 0.15;
-// For every other seed, the part of moves that exchange two actions of one kind, of two stages of a
-// worker: the worker then holds as much as before, whereas an action that moves alone would make it
-// hold more on the way. Not in a V, whose two stages differ too much: there it finds less.
+// For every other seed, the share of moves that exchange two actions of one kind that belong to two
+// stages of a worker. The worker then holds as much as before; an action that moves alone would
+// make it hold more for a time. Not in a V, where such moves find less, because the worker's two
+// stages differ too much.
 constexpr double kExchange = 0.2;
-// How much the mean end of the workers counts beside the makespan. Most changes leave the makespan
-// the same, so it alone does not say where they lead.
+// The weight of the workers' mean end beside the makespan. Most changes leave the makespan the
+// same, so the makespan alone does not say whether they lead anywhere.
 constexpr double kMeanEnd = 0.5;
 
 constexpr double kSame = 1e-9;
-// A move takes more work than a look at its tokens, which is negligible next to the run that
-// follows it. After kInVain moves in a row without a run it is counted: a workload may admit no
-// move at all.
+// Choosing a move takes little work beside the run that follows it, so it is not counted. But a
+// workload may admit no move at all. So after kInVain moves in a row without a run, moves count as
+// work.
 constexpr int32_t kInVain = 1000;
 constexpr int64_t kMoveInVain = 8;
-// The work between two calls of `stop`: a few milliseconds.
+// How much work is done between two calls of `stop`: it takes a few milliseconds.
 constexpr int64_t kAskEvery = 200'000;
 
 // Moves `count` occurrences of a token, from `index` on, by up to `far` places, but never past
@@ -102,7 +104,7 @@ bool join_or_split(WorkerOrder* tokens, size_t index, size_t far) {
   const auto begin = tokens->begin();
   const auto first = begin + static_cast<std::ptrdiff_t>(index);
   if (kind_of(each) == ActionKind::kInputGradient) {
-    // If no other is pending, the next weight gradient is that of the same cell.
+    // If no other weight gradient is pending, the next one belongs to the same cell.
     const auto second = std::find(first, tokens->end(), weight);
     if (second == tokens->end()) return false;
     *first = whole;
@@ -161,7 +163,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
   const bool joins = annealing.joins && workload.whole_differs();
   const bool by_exchange = annealing.seed % 2 == 0 && exchanges(workload);
   if (!timing->run(*order)) return std::numeric_limits<double>::infinity();
-  double value = 0.0;  // the objective, without the term that only guides
+  double value = 0.0;  // the objective, without the weighted mean end
   const auto rate = [&](const Order& rated) {
     const double guide = kMeanEnd * timing->mean_end();
     value = annealing.objective ? annealing.objective(timing, rated) : timing->makespan();
@@ -242,7 +244,7 @@ double anneal(const Workload& workload, const Annealing& annealing, Timing* timi
       best = value;
       *order = current;
     }
-    if (annealing.objective) timing->run(current);  // it may have run other cases
+    if (annealing.objective) timing->run(current);  // the objective may have run other orders
     timing->keep();
     timing->critical_path(current, &path);
     timing->count(path_work);

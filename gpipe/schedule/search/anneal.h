@@ -1,4 +1,4 @@
-// anneal: changes an order a little, again and again, towards a better one. Internal to
+// anneal: changes an order a little, again and again, to find a better one. Internal to
 // gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_SEARCH_ANNEAL_H_
 #define GPIPE_SCHEDULE_SEARCH_ANNEAL_H_
@@ -39,7 +39,8 @@ struct Annealing {
   double cold = 0.03;
   // Called now and then; if it returns true, annealing ends.
   std::function<bool()> stop;
-  // Annealing ends when the objective has reached this value: less is not worth the work.
+  // Annealing ends when the objective has reached this value, because a smaller one is not worth
+  // the work.
   double bound = 0.0;
   // Whether backwards may be joined and split.
   bool joins = true;
@@ -49,12 +50,12 @@ struct Annealing {
 };
 
 // Improves `order`, which must run and keep the limits, and returns its objective. The result is
-// never worse. All of its work is counted by `timing`, refused moves included: it is `budget` and
-// at most one more run.
+// never worse than the given order. `timing` counts all work, refused moves included; that is at
+// most `budget` and one more run.
 double anneal(const Workload& workload, const Annealing& annealing, Timing* timing, Order* order);
 
-// Whether the worker's list can be part of an order: no action comes before one of its cell that it
-// needs, and the memory limit is kept.
+// Whether the worker's list can be part of an order: each action comes after those of its cell that
+// it needs, and the memory limit is kept.
 bool keeps_limits(const Workload& workload, int32_t worker, const WorkerOrder& order);
 
 }  // namespace gpipe::internal

@@ -38,8 +38,8 @@ constexpr auto kB = ActionKind::kBackward;
 constexpr auto kI = ActionKind::kInputGradient;
 constexpr auto kW = ActionKind::kWeightGradient;
 
-// A makespan is shorter than another only if it is so by this share, so that rounding decides
-// nothing.
+// A makespan counts as shorter than another only if it is shorter by this share, so that rounding
+// does not decide.
 constexpr double kSame = 1e-9;
 
 void check(const char* who, int64_t workers, int64_t v, int64_t micro_batches) {
@@ -83,7 +83,8 @@ Workload workload_of(const Placement& placement, int64_t micro_batches, const Ge
   return Workload::uniform(placement, micro_batches, costs.stage, costs.transfer, limit);
 }
 
-// The costs without a reason to join halves. Callers may join them afterwards (join.h).
+// The costs, changed such that joining halves never pays. Callers may join them afterwards
+// (join.h).
 GeneratorCosts only_split(GeneratorCosts costs) {
   costs.stage.backward = costs.stage.input_gradient + costs.stage.weight_gradient;
   return costs;
@@ -104,7 +105,7 @@ struct Effort {
 };
 
 // The best order in a V that a search finds with memory for `limit`, and with `part` of the work.
-// There always is one: a worker has room for one micro-batch in each of its stages.
+// There always is one, because a worker has room for one micro-batch in each of its stages.
 internal::Optimized best_in_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs,
                               int64_t limit, std::vector<Order> seeds, const Effort& effort,
                               double part = 1.0) {
@@ -119,9 +120,9 @@ int64_t work_of_search(int64_t workers) {
   return 6'000'000 + 700'000 * std::min<int64_t>(workers * workers, 256);
 }
 
-// Whether the schedule searches once more, from the patterns with all steps (or_of_all_patterns).
-// For these schedules, a search of longer work was found to beat the first one by several percent.
-// ZB-V's first search has all patterns.
+// Whether the schedule searches once more, beginning with the patterns of all steps
+// (or_of_all_patterns). These schedules do, because a longer search was several percent better than
+// the first one. ZB-V does not, because its first search already has all patterns.
 bool searches_twice(Searched which) {
   return which == Searched::kVMin || which == Searched::kDualPipeV;
 }
@@ -139,10 +140,10 @@ std::vector<Order> patterns(int64_t workers, int64_t micro_batches, const Steps&
   return orders;
 }
 
-// `best`, or the result of another search that begins with the patterns of all steps, if that is
-// shorter. Patterns that hold too much are not used as they are, but with their forwards and input
-// gradients in the same order and weight gradients placed anew, which often holds less. Takes the
-// work that is left.
+// Returns `best`, or the result of another search, if that is shorter. That search begins with the
+// patterns of all steps. From a pattern that holds too much it takes only the order of forwards and
+// input gradients, and places the weight gradients anew, which often holds less. It takes the work
+// that is left.
 internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers,
                                        int64_t micro_batches, const GeneratorCosts& costs,
                                        int64_t limit, const Effort& effort) {
@@ -161,16 +162,16 @@ internal::Optimized or_of_all_patterns(internal::Optimized best, int64_t workers
   return best;
 }
 
-// The best order that a search finds from patterns with these steps. `again`: or that another
-// search finds from all patterns.
+// The best order that a search finds from patterns with these steps. With `again`, it also looks
+// for a better one from all patterns.
 internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, GeneratorCosts costs,
                                      int64_t limit, const Steps& steps, bool again,
                                      const Effort& all) {
   const Effort effort{std::min(all.budget, work_of_search(workers)), all.stop};
   costs = only_split(costs);
   std::vector<Order> seeds = patterns(workers, micro_batches, steps, effort);
-  // If all actions take the same time, most changes of an order change no time, and nothing says
-  // where they lead. So the search first runs with slightly different costs.
+  // If all actions take the same time, most changes of an order change no time, so they do not show
+  // a way to a better order. So the search first runs with slightly different costs.
   const StageCost& cost = costs.stage;
   double part = 1.0;
   int64_t actions = 0;
@@ -188,7 +189,7 @@ internal::Optimized best_of_patterns(int64_t workers, int64_t micro_batches, Gen
   internal::Optimized best =
       best_in_v(workers, micro_batches, costs, limit, std::move(seeds), effort, part);
   best.actions += actions;
-  // The patterns of these steps are made for even costs.
+  // The patterns with these steps are made for even costs.
   if (!again || even) return best;
   return or_of_all_patterns(std::move(best), workers, micro_batches, costs, limit, all);
 }
@@ -249,7 +250,8 @@ Order dualpipe_order(int64_t workers, int64_t micro_batches) {
 
 Schedule searched_schedule(Searched which, int64_t workers, int64_t v, int64_t micro_batches,
                            const GeneratorCosts& costs) {
-  // Before they are looked up: a cost that is not a number equals none, and so finds any.
+  // Costs are checked before the lookup, because a cost that is not a number compares as equal to
+  // any.
   internal::check_costs(costs);
   // A training asks for the same schedule in every step, so schedules are kept.
   constexpr size_t kKept = 64;
@@ -382,8 +384,8 @@ Optimized searched_order(Searched which, int64_t workers, int64_t micro_batches,
       const Workload workload =
           workload_of(Placement::one_each(workers), micro_batches, only_split(costs),
                       static_cast<double>(2 * workers - 1));
-      // Rule: an input gradient if there is one, else a forward if there is room, else a weight
-      // gradient.
+      // The rule is: an input gradient if there is one, otherwise a forward if there is room,
+      // otherwise a weight gradient.
       GreedyRule rule = GreedyRule::of(workload);
       rule.most_live.assign(static_cast<size_t>(workers), static_cast<int32_t>(micro_batches));
       rule.gap.assign(static_cast<size_t>(workers), 0.0);

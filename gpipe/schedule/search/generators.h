@@ -26,8 +26,8 @@ namespace gpipe {
 // "Holds n" means that a worker has at most n stage x micro-batch pairs between their forward and
 // the end of their backward.
 
-// Fill-drain, all forwards and then all backwards: as Schedule::gpipe, but with the backwards in
-// the order 0 .. m-1 instead of m-1 .. 0. Holds m.
+// Fill-drain: all forwards, and then all backwards in the order 0 .. m-1 (Schedule::gpipe has the
+// order m-1 .. 0). Holds m.
 Schedule fill_drain(int64_t stages, int64_t micro_batches);
 
 // One forward, one backward over stages in a loop, stage s on worker s mod p (Narayanan et al.,
@@ -37,9 +37,9 @@ Schedule fill_drain(int64_t stages, int64_t micro_batches);
 // a multiple of p. With v = 1 it is 1F1B.
 Schedule interleaved(int64_t workers, int64_t v, int64_t micro_batches);
 
-// Breadth first: in each stage of the loop all micro-batches before the next stage (Lamy-Poirier,
-// "Breadth-First Pipeline Parallelism", 2023). As fast as interleaved; it has the most time for
-// transfers, and holds v m.
+// Breadth first: each stage of the loop takes all micro-batches before the next stage begins
+// (Lamy-Poirier, "Breadth-First Pipeline Parallelism", 2023). It is as fast as interleaved, leaves
+// the most time for transfers, and holds v m.
 Schedule looped_breadth_first(int64_t workers, int64_t v, int64_t micro_batches);
 
 // Interleaved with split backwards: worker r runs its k-th weight gradient right after its (k+r)-th
@@ -69,9 +69,9 @@ Schedule v_half(int64_t workers, int64_t micro_batches, const GeneratorCosts& co
 Schedule v_min(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 
 // DualPipe's half ("Cut-in-half", after DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, and its
-// published code): 2p stages in a V, most backwards whole. Holds 2p + 1. Its rules need at least 2p
-// micro-batches; with fewer it is the schedule for 2p without the surplus ones, or the result of a
-// search within the same memory if that is faster.
+// published code): 2p stages in a V, with most backwards whole. Holds 2p + 1. Its rules need at
+// least 2p micro-batches. With fewer, it is the schedule for 2p without the surplus ones, or the
+// result of a search within the same memory if that is faster.
 Schedule dualpipe_v(int64_t workers, int64_t micro_batches, const GeneratorCosts& costs = {});
 
 }  // namespace gpipe

@@ -84,7 +84,7 @@ class KnownRows : public ::testing::TestWithParam<Row> {};
 INSTANTIATE_TEST_SUITE_P(Literature, KnownRows, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Each schedule is neither slower nor larger than the best one known.
+// Each schedule must be as fast and as small as the best known one.
 TEST_P(KnownRows, AreReached) {
   const Row& row = GetParam();
   for (size_t k = 0; k < 3; ++k) {
@@ -138,7 +138,7 @@ TEST_P(AnySize, RunsAndAscends) {
       EXPECT_EQ(schedule.micro_batches(), m);
       const ScheduleFacts facts = schedule.verify(Sends::kBuffered);
       EXPECT_TRUE(facts.ascending);
-      EXPECT_EQ(relabeled(schedule), schedule) << "there is nothing to relabel";
+      EXPECT_EQ(relabeled(schedule), schedule) << "the schedule is already ascending";
       EXPECT_EQ(GetParam().make(p, m, {}), schedule) << "the same each time";
     }
   }

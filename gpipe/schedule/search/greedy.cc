@@ -9,8 +9,8 @@ namespace gpipe::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Times that differ by less than this part of a mean action are taken as equal; amounts of memory,
-// if they differ by less than this part of themselves.
+// Times that differ by less than this part of a mean action count as equal. So do amounts of memory
+// that differ by less than this part of themselves.
 constexpr double kSame = 1e-9;
 // The number of decisions between two calls of `stop`.
 constexpr int64_t kAskEvery = 1024;
@@ -121,7 +121,8 @@ void Greedy::set_start(size_t worker, double start) {
     const bool left = (node & 1) == 0;
     const double earlier = left ? beside.start : first.start;
     const double later = left ? first.start : beside.start;
-    // Arithmetic instead of a branch: no processor can predict which of two workers is first.
+    // It uses arithmetic and not a branch, because no processor can predict which of two workers is
+    // first.
     const uint64_t take = 0 - static_cast<uint64_t>((earlier < later - same_) == left);
     uint64_t bits[2];
     std::memcpy(&bits[0], &first.start, sizeof(uint64_t));
@@ -286,8 +287,8 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
   };
   for (size_t worker = 0; worker < now_.size(); ++worker) advance(worker);
   const int64_t scan = scan_work(now_.size());
-  // The work of decisions counts whenever what they depend on has changed, though most are only
-  // made when it is the worker's turn.
+  // The work of a decision counts whenever anything that it depends on has changed. Most decisions
+  // are made only when it is the worker's turn.
   int64_t work = 0;
   for (const int64_t each : decision_work_) work += each;
   const auto tell = [&](size_t worker, size_t other) {
@@ -295,7 +296,7 @@ bool Greedy::run_as(const GreedyRule& rule, Order* order, const std::function<bo
     work += decision_work_[other];
     if (known_[other]) forget(other, now_[other]);
   };
-  // Second parts come last: when all of them are done, everything is.
+  // Second parts come last, so all is done when all of them are.
   for (int64_t left = int64_t{workload_.stages} * workload_.micro_batches; left > 0;) {
     actions_ += work + scan;
     auto worker = static_cast<size_t>(tree_[1].worker);

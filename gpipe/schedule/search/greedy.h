@@ -1,4 +1,5 @@
-// Greedy: makes an order by letting each worker decide when it is free. Internal to gpipe/schedule.
+// Greedy: makes an order in which each worker decides, when it is free, what to do next. Internal
+// to gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_SEARCH_GREEDY_H_
 #define GPIPE_SCHEDULE_SEARCH_GREEDY_H_
 
@@ -11,7 +12,7 @@
 
 namespace gpipe::internal {
 
-// How a worker decides.
+// The rule by which a worker decides.
 struct GreedyRule {
   // Per stage, the most micro-batches between forward and first part of the backward. This bounds
   // the warm-up and shapes the steady state. With limits on memory alone the front of a pipeline
@@ -39,8 +40,8 @@ struct GreedyRule {
   static GreedyRule of(const Workload& workload);
 };
 
-// How far a rule may differ from the rule of a run without changing any decision: most small
-// changes of a rule change nothing.
+// How far a rule may differ from the rule of a run without changing any decision. Most small
+// changes of a rule change none.
 struct GreedyMargins {
   // Per worker: the largest gap that was not filled and the smallest gap that was, in units of the
   // time of the weight gradient; and likewise the numbers of pending weight gradients, where a gap
@@ -77,7 +78,7 @@ class Greedy {
   // `stop`, which is called now and then, returns true.
   bool run(const GreedyRule& rule, Order* order, const std::function<bool()>& stop = {});
 
-  // A measure of work: as Timing::actions(), weighted by time.
+  // The work so far, measured as by Timing::actions() and weighted by time.
   int64_t actions() const { return actions_; }
 
   // The margins of the last run that came to its end.
@@ -92,15 +93,17 @@ class Greedy {
     int32_t stage;
     ActionKind kind;
   };
-  // The data of a stage that decisions read, side by side. The first members change in a run.
+  // The data of a stage on which decisions depend, side by side in memory. The first members change
+  // in a run.
   struct Stage {
     int32_t forwards = 0;
     int32_t firsts = 0;
     int32_t seconds = 0;
     int32_t most_live = 0;
     bool whole = false;
-    double oldest_end = 0.0;  // when its oldest pending weight gradient could begin; or never
-    double depth = 0.0;       // the rule's bonus for this stage
+    double oldest_end =
+        0.0;  // when its oldest pending weight gradient could begin; infinite if it has none
+    double depth = 0.0;  // the rule's bonus for this stage
     double held = 0.0;
     double waiting = 0.0;
     double reserve = 0.0;  // memory for a micro-batch in the worker's later stages

@@ -127,7 +127,7 @@ TEST(Greedy, RunsWholeBackwardsWhereTheRuleSaysSo) {
   for (const Action& action : schedule.actions(1)) EXPECT_NE(action.kind, ActionKind::kBackward);
 }
 
-// Times may be in any unit.
+// The unit of time must not matter.
 TEST(Greedy, TheUnitOfTimeChangesNothing) {
   for (const Placement& placement : {Placement::one_each(4), Placement::v_shape(4)}) {
     const auto order_in = [&](double unit) {

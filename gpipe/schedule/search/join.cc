@@ -12,11 +12,11 @@ namespace {
 
 using Times = std::vector<std::vector<double>>;
 
-// Per action, when it must end at the latest so that the makespan does not grow: `end` for the
-// worker's next action and for those that receive its results.
+// For each action, the latest end with which the makespan does not grow. `end`: because of the
+// worker's next action and of the actions that receive its results.
 struct Latest {
   Times end;
-  Times sent;  // for those that receive its results only
+  Times sent;  // because of the actions that receive its results only
 };
 
 Latest latest_ends(const Schedule& schedule, const SimulateOptions& costs,

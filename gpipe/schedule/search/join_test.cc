@@ -39,8 +39,8 @@ TEST(Joined, NeverSlowerNeverLargerAndAscending) {
   EXPECT_LE(splits(joined(zb_h1(4, 8), costs_of(2.0))), 24);
 }
 
-// joined() makes a few passes over the table, and not a simulation for nearly each pair: there may
-// be thousands of pairs, and few of these may be joined.
+// joined() must make a few passes over the table, and not a simulation for almost every pair. There
+// may be thousands of pairs, of which only a few can be joined.
 TEST(Joined, LooksAtEachActionAFewTimes) {
   const StageCost cost{1.0, 1.8, 1.1, 0.7};
   const Schedule schedule = zb_h2(8, 32, {cost, 0.1});

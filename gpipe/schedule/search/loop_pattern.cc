@@ -74,7 +74,7 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
   LoopPattern pattern;
   pattern.workers = p;
   pattern.v = workload.stages / p;
-  // If greedy workers do better, groups are not a good start.
+  // If greedy workers do better, orders in groups are not a good start.
   GreedyRule rule = GreedyRule::of(workload);
   if (!split) rule.whole.assign(static_cast<size_t>(workload.stages), true);
   Greedy greedy(workload);
@@ -83,10 +83,11 @@ std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t c
   const double longest = runs ? greedy.makespan() : std::numeric_limits<double>::infinity();
   timing->count(greedy.actions());
   std::vector<std::pair<double, Order>> found;
-  // The largest groups first: of those that fit, they are mostly the best.
+  // The largest groups come first, because of the groups that fit they are mostly the best.
   for (int64_t groups = 1; groups <= m; ++groups) {
     const int64_t largest = (m + groups - 1) / groups;
-    if (groups > 1 && (m + groups - 2) / (groups - 1) == largest) continue;  // more even than this
+    if (groups > 1 && (m + groups - 2) / (groups - 1) == largest)
+      continue;  // the next number of groups has the same largest group and is more even
     pattern.groups = even_groups(m, groups);
     const int64_t least = (pattern.v - 1) * largest;
     for (const bool halves : {false, true}) {

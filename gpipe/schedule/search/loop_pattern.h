@@ -1,4 +1,5 @@
-// loop_pattern: orders in a loop whose micro-batches go in groups. Internal to gpipe/schedule.
+// loop_pattern: orders in a loop of workers whose micro-batches go in groups. Internal to
+// gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_SEARCH_LOOP_PATTERN_H_
 #define GPIPE_SCHEDULE_SEARCH_LOOP_PATTERN_H_
 
@@ -29,10 +30,10 @@ struct LoopPattern {
 WorkerOrder loop_order(const LoopPattern& pattern, int64_t worker, int64_t warm_up);
 
 // Interleaved orders within the limits of a loop with several stages a worker: at most `count`, the
-// shortest first. Groups of each size are tried, with as much warm-up as there is room for. Small
-// groups hold little, and wait long; if greedy workers (GreedyRule::of) do better, the result is
-// empty. `timing`, which is the workload's, counts the work; the function ends when that is `most`,
-// or when `stop` returns true.
+// shortest first. It tries groups of each size, with as much warm-up as there is room for. Small
+// groups hold little, but wait long. If greedy workers (GreedyRule::of) do better, the result is
+// empty. `timing` belongs to the workload and counts the work. The function ends when that is
+// `most`, or when `stop` returns true.
 std::vector<Order> grouped_orders(const Workload& workload, bool split, size_t count, int64_t most,
                                   const std::function<bool()>& stop, Timing* timing);
 

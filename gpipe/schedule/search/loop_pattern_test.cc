@@ -49,7 +49,8 @@ TEST(LoopPattern, GroupedOrdersKeepTheLimitsAndTheShortestIsFirst) {
   }
 }
 
-// There is no room for the warm-up of one micro-batch, or no work left for one look.
+// There are no such orders if there is no room for the warm-up of one micro-batch, or no work left
+// to look at one order.
 TEST(LoopPattern, ThereMayBeNone) {
   const Workload workload = Workload::uniform(Placement::loop(2, 2), 4, {}, 0.0, 1.0);
   Timing timing(workload);

@@ -20,18 +20,19 @@ struct Candidate {
   int32_t seed = -1;
 };
 
-// Varies the rules of greedy workers towards a short makespan.
+// Varies the rules of greedy workers to find a short makespan.
 class RuleSearch {
  public:
   RuleSearch(const Workload& workload, const Optimizing& optimizing)
       : workload_(workload), optimizing_(optimizing), greedy_(workload) {}
 
   int64_t actions() const { return greedy_.actions() + saved_; }
-  // The actions of the orders that were made: they count beside the work of making them.
+  // The number of actions in the orders that were made. It counts in addition to the work of making
+  // them.
   int64_t order_actions() const { return order_actions_; }
 
-  // The best places for the weight gradients of an order: the same rule for all workers, with
-  // `most` work or little more, then `budget` to vary it by worker.
+  // Finds the best places for the weight gradients of an order. It first uses the same rule for all
+  // workers, with `most` work or a little more, and then varies it by worker with `budget`.
   Candidate place_weights(const Order& sequence, int64_t most, int64_t budget) {
     Candidate best;
     tried_.clear();
@@ -70,13 +71,13 @@ class RuleSearch {
     return best;
   }
 
-  // An order by a random rule: a start that is unlike the others.
+  // An order by a random rule, as a start that is unlike the others.
   Candidate drawn(Draws* draws) {
     GreedyRule rule = GreedyRule::of(workload_);
     rule.gradients_first = draws->below(2) == 0;
     std::fill(rule.gap.begin(), rule.gap.end(), 0.25 * draws->below(5));
     if (!optimizing_.split) rule.whole.assign(rule.most_live.size(), true);
-    // The first stages of all workers get the same number of live micro-batches, so do their second
+    // The first stages of all workers get the same number of live micro-batches. So do their second
     // stages, and so on.
     const size_t most =
         static_cast<size_t>(*std::max_element(rule.most_live.begin(), rule.most_live.end()));
@@ -126,7 +127,7 @@ class RuleSearch {
   bool stopped() const { return optimizing_.stop && optimizing_.stop(); }
   int64_t work() const { return actions() + order_actions_; }
 
-  // What a rule has led to, since `best` was begun.
+  // A rule and the result that it gave, since `best` was begun.
   struct Tried {
     GreedyRule rule;
     GreedyMargins margins;
@@ -137,7 +138,7 @@ class RuleSearch {
   static constexpr size_t kMostTried = 64;
 
   double rate(const GreedyRule& rule, Candidate* best) {
-    // The work of a remembered result counts as if it were done again, so that what is found with a
+    // Using a remembered result counts as much work as computing it again. So the result of a
     // budget does not depend on what is remembered.
     for (const Tried& tried : tried_) {
       if (!tried.margins.cover(tried.rule, rule)) continue;
@@ -194,7 +195,7 @@ class RuleSearch {
   const Optimizing& optimizing_;
   Greedy greedy_;
   Order order_;
-  std::vector<Tried> tried_;  // the last ones
+  std::vector<Tried> tried_;  // the most recent results
   size_t next_ = 0;
   int64_t saved_ = 0;
   int64_t order_actions_ = 0;
@@ -215,7 +216,7 @@ void keep_best(std::vector<Candidate>* candidates, size_t count) {
   *candidates = std::move(kept);
 }
 
-// The number of micro-batches with which a steady state shows.
+// The number of micro-batches that are enough to see a steady state.
 int32_t enough_micro_batches(const Workload& workload) {
   return std::max(3 * workload.workers, 2 * workload.stages / std::max(1, workload.workers) + 8);
 }
@@ -243,7 +244,7 @@ std::optional<Order> stretched(const Workload& fewer, const Order& order, const 
   Order result(order.size());
   std::optional<Order> best;
   double least = kNever;
-  // Looks for the part from several places near the middle. Where a worker repeats earlier than its
+  // Looks for the part from several places near the middle. If a worker repeats earlier than its
   // neighbor, others wait.
   for (const double where : {0.5, 0.4, 0.6}) {
     bool all = true;
@@ -372,7 +373,7 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
     const std::optional<Optimized> small = optimize(fewer, part);
     if (small) result.actions += small->actions;
     if (small) {
-      // Not every order has a part that can be repeated, and some repeat better than others.
+      // Not every order has a part that can be repeated, and some orders repeat better than others.
       std::vector<const Order*> shorter = {&small->order};
       for (const Order& other : small->next_best) shorter.push_back(&other);
       for (size_t k = 0; k < shorter.size() && !stop(); ++k) {
@@ -430,9 +431,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
   }
   result.actions += rules_spent() + rules.order_actions();
 
-  // Anneals in rounds that begin with each of the best in turn. A round that is longer than a long
-  // one hardly finds more, so with more work there are more rounds, and every other one of these
-  // begins anew, since the best are much alike.
+  // Anneals in rounds that begin with each of the best orders in turn. A round of more than
+  // kLongRound hardly finds more. So with more work there are more rounds, and every other one of
+  // these begins with a new order, because the best are much alike.
   constexpr size_t kKept = 4;
   constexpr int32_t kRounds = 6;
   constexpr int64_t kLongRound = 50'000;  // runs of the order
@@ -467,8 +468,9 @@ std::optional<Optimized> optimize(const Workload& workload, const Optimizing& op
       candidate.order = std::move(start.order);
       annealing.hot = 1.0;
     } else if (round % 3 != 0) {
-      // Two of three rounds begin with slightly different costs. Where many actions take the same
-      // time, most changes change no time; these costs make differences that lead on.
+      // Two of three rounds begin with slightly different costs. If many actions take the same
+      // time, most changes change no time. With these costs they do, so the search sees which
+      // changes help.
       Workload other = workload;
       const double weight = round % 3 == 1 ? 0.9 : 1.1;
       for (auto& cost : other.cost)

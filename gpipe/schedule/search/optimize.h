@@ -1,4 +1,4 @@
-// optimize: the best order of a workload that can be found with a given amount of work. Internal to
+// optimize: finds the best order of a workload with a given amount of work. Internal to
 // gpipe/schedule.
 #ifndef GPIPE_SCHEDULE_SEARCH_OPTIMIZE_H_
 #define GPIPE_SCHEDULE_SEARCH_OPTIMIZE_H_
@@ -13,10 +13,10 @@
 namespace gpipe::internal {
 
 struct Optimizing {
-  // Orders to begin with; those that break the limits or do not run are left out.
+  // Orders to begin with. Orders that break the limits or do not run are left out.
   std::vector<Order> seeds;
   // The amount of work, in simulated actions; other work counts by its time. Seeds are run in any
-  // case.
+  // case, even if this is less.
   int64_t budget = 0;
   // Called every few milliseconds; if it returns true, the best order so far is the result.
   std::function<bool()> stop;

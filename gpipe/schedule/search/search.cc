@@ -28,7 +28,7 @@ using internal::Workload;
 
 [[noreturn]] void fail(const std::string& what) { throw std::invalid_argument("search: " + what); }
 
-// A value for each of `count` units. `given` has either one value or all.
+// Returns a value for each of `count` units. `given` has either one value for all, or one for each.
 template <typename Value>
 std::vector<Value> each(std::vector<Value> given, int64_t count, const char* what,
                         const char* unit) {
@@ -131,7 +131,8 @@ struct Seed {
   Order order;
 };
 
-// The orders of the generators of a placement's shape, within a budget and until `stop` ends it.
+// The orders that the generators of a placement's shape give, within a budget and until `stop` ends
+// it.
 class Seeds {
  public:
   Seeds(const SearchOptions& options, const Workload& workload)
@@ -140,7 +141,7 @@ class Seeds {
     const int64_t v = options.placement.stages() / p;
     const std::vector<int64_t>& where = options.placement.worker_of_stage();
     loop_ = where == Placement::loop(p, v).worker_of_stage();
-    // Without limits the generators already have the best groups.
+    // Without limits the generators already use the best groups.
     grouped_ = loop_ && v > 1 &&
                std::any_of(workload.limit.begin(), workload.limit.end(),
                            [](double limit) { return std::isfinite(limit); });
@@ -148,7 +149,8 @@ class Seeds {
     if (loop_ && v == 1 && options.split) searching_ = {{"zb-h2", Searched::kZbH2}};
     if (!v_shape_) return;
     searching_ = {{"dualpipe-v", Searched::kDualPipeV}};
-    // The other generators search within their memory: the one with the most that fits is fastest.
+    // The other generators search within their memory. The fastest is the one that uses the most
+    // memory that fits.
     const double room =
         *std::min_element(workload.limit.begin(), workload.limit.end()) /
         std::max(*std::max_element(workload.held.begin(), workload.held.end()),
@@ -309,16 +311,16 @@ int64_t crossings(const Timing& timing, const Order& order, size_t link,
   return count;
 }
 
-// The largest `extra` with which the order ends by the deadline, whichever link is slower. A path
-// grows by `extra` each time that it crosses the slower link, so the makespan is convex in `extra`:
-// where the deadline is missed, the critical path says by how much at least `extra` must shrink.
-// Returns 0 if `stop` returns true.
+// The largest `extra` with which the order ends by the deadline if any one link is slower by
+// `extra`. A path grows by `extra` each time that it crosses the slower link, so the makespan is
+// convex in `extra`. If the deadline is missed, the critical path says by how much at least `extra`
+// must shrink. Returns 0 if `stop` returns true.
 double slack_of(Timing* timing, const Order& order, double deadline,
                 const std::function<bool()>& stop) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   if (timing->links().empty() || deadline == kNone) return kNone;
-  // Sums of times near the largest double are infinite. A power of two smaller they are finite, and
-  // have the same digits.
+  // Sums of times near the largest double are infinite. Multiplied by a power of two they are
+  // finite and have the same digits.
   constexpr double kSmaller = 0x1p-64;
   if (deadline > std::numeric_limits<double>::max() * kSmaller) {
     const Workload smaller = timing->workload().scaled(kSmaller);
@@ -429,7 +431,7 @@ SearchResult search(const SearchOptions& options) {
     return stopped() || result.actions + timing.actions() - budget > budget / 8;
   };
   if (slack && !timing.links().empty()) {
-    // Again and again looks for an order with a little more slack.
+    // Looks again and again for an order with a little more slack.
     Order order = found->order;
     double reached = slack_of(&timing, order, deadline, ends);
     uint64_t seed = 0;
@@ -466,7 +468,7 @@ SearchResult search(const SearchOptions& options) {
     result.makespan = timing.makespan();
   }
   Order best = internal::to_order(result.schedule);
-  // If whole backwards take as long as their halves, the search has not tried to join any.
+  // If whole backwards take as long as their halves, the search itself has not tried to join any.
   if (finish.joins && !stopped()) {
     const Schedule fewer_splits =
         joined(result.schedule, search_routes(options), simulate_options(options));
@@ -504,7 +506,7 @@ SimulateOptions simulate_options(const SearchOptions& options) {
     }
     const auto from = static_cast<size_t>(transfer.producer.stage);
     const auto to = static_cast<size_t>(transfer.consumer.stage);
-    // The caller's own routes may have skips that are not in the options; these take no time.
+    // The caller's own routes may have skips that are not in the options. These take no time.
     const bool known = static_cast<int64_t>(transfer.route) < routes.size();
     if (const std::optional<size_t> skip = known ? routes.skip(transfer.route) : std::nullopt) {
       return to > from ? skips[*skip].activation_transfer : skips[*skip].gradient_transfer;

@@ -1,4 +1,4 @@
-// search: the best schedule that can be found for given costs, transfers and memory.
+// search: looks for the best schedule for given costs, transfers and memory.
 //
 // docs/design/schedule.md says how it works, and docs/guide/20-which-schedule.md when it pays.
 #ifndef GPIPE_SCHEDULE_SEARCH_SEARCH_H_
@@ -29,7 +29,7 @@ enum class Objective : uint8_t {
 struct SearchSkip {
   int64_t from_stage = 0;
   int64_t to_stage = 1;
-  // The times of the transfers, if the stages are on two workers.
+  // The times of the transfers, which count if the stages are on two workers.
   double activation_transfer = 0.0;
   double gradient_transfer = 0.0;
 };
@@ -59,13 +59,14 @@ struct SearchOptions {
   // Whether backwards may be split.
   bool split = true;
   Objective objective = Objective::kMakespan;
-  // For kSlack, and for SearchResult::slack: the part by which the makespan may be longer.
+  // For kSlack, and for SearchResult::slack: by which part the makespan may be longer.
   double tolerance = 0.05;
-  // How much is tried, in simulated actions (about 10 ns each): not in time, so that the result is
-  // the same each time. All work of a search counts, also that of the generators of the placement's
-  // shape. At least the actions of one schedule, 3 x stages x micro_batches; search() refuses less.
-  // At most a fifth more is used, not counting what is always tried: generators that follow rules,
-  // and the first orders of the others. Default, 0: enough for all generators, and some seconds.
+  // How much is tried, in simulated actions (about 10 ns each). It is not a time, so that the
+  // result is the same each time. All work of a search counts, also the work of the generators of
+  // the placement's shape. It must be at least the actions of one schedule, 3 x stages x
+  // micro_batches; search() refuses less. At most a fifth more is used, not counting what is always
+  // tried: generators that follow rules, and the first orders of the others. Default, 0: enough for
+  // all generators, and some seconds.
   int64_t budget = 0;
   // Called every few milliseconds; if it returns true, the search ends with the best schedule so
   // far, whose splits are not joined and whose slack is not computed.
@@ -84,8 +85,8 @@ struct SearchResult {
   int64_t actions = 0;             // how much was tried
   bool stopped = false;
 
-  // How much longer than the best possible schedule it may be: 0.02 is at most 2 %. Never negative,
-  // although makespan and bound are sums that may round differently.
+  // By which part its makespan may be longer than that of the best possible schedule: 0.02 is at
+  // most 2 %. Never negative, although makespan and bound are sums that may round differently.
   double gap() const {
     return lower_bound > 0.0 ? std::max(makespan / lower_bound - 1.0, 0.0) : 0.0;
   }
@@ -117,9 +118,9 @@ Routes search_routes(const SearchOptions& options);
 // and verifies with buffered sends.
 std::vector<double> peak_bytes(const Schedule& schedule, const SearchOptions& options);
 // How much longer each transfer between any one pair of workers may take, in both directions, for
-// the makespan to be at most `deadline`. Infinite if there are no transfers or the deadline is
-// infinite, 0 if the makespan is longer anyhow, or if SearchOptions::stop returns true. Throws
-// std::invalid_argument, too, for a deadline that is not a number, and for a schedule that is not
+// the makespan to be at most `deadline`. Infinite if there are no transfers, or if the deadline is
+// infinite. 0 if the makespan is longer in any case, or if SearchOptions::stop returns true. Also
+// throws std::invalid_argument for a deadline that is not a number, and for a schedule that is not
 // ascending.
 double link_slack(const Schedule& schedule, const SearchOptions& options, double deadline);
 

@@ -50,8 +50,8 @@ void expect_sound(const SearchResult& result, const SearchOptions& options) {
   }
 }
 
-// Optima that a constraint solver has proven: tools/schedules/oracle.py made the data. A shorter
-// schedule means that the data or the simulation are wrong; and how often the optimum is reached
+// A constraint solver has proven these optima: tools/schedules/oracle.py made the data. A shorter
+// schedule would mean that the data or the simulation are wrong. How often the optimum is reached
 // says how good the search is.
 TEST(SearchResultTest, AScheduleAtTheBoundHasNoGapHoweverTheSumsRound) {
   SearchResult result{Schedule::gpipe(1, 1), "gpipe", 0, 0, 0, {}, 0, false};
@@ -251,7 +251,8 @@ TEST(Search, WithSkipsAgreesWithTheSimulation) {
       const double deadline = 1.05 * result.makespan;
       EXPECT_NEAR(link_slack(result.schedule, options, deadline), result.slack,
                   1e-6 * result.makespan);
-      // With that much more on any single link it is in time; with more, on one of the links not.
+      // If any single link takes that much longer, the order is in time; if it takes more, it is
+      // late over one of the links.
       const SimulateOptions costs = simulate_options(options);
       double latest = 0;
       for (int64_t a = 0; a < placement.workers(); ++a) {
@@ -331,7 +332,7 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
         SearchOptions options = options_of(schedule.placement(), m, true, 0);
         const std::vector<double> peaks = peak_bytes(schedule, options);
         options.memory_limit = {*std::max_element(peaks.begin(), peaks.end())};
-        // Three times the budget of a generator that searches itself.
+        // The budget is three times that of a generator that searches itself.
         const bool loop = schedule.placement() == Placement::loop(p, schedule.stages() / p);
         const bool searches = !loop || schedule.stages() == p;
         options.budget = searches ? 3 * (6'000'000 + 700'000 * p * p) : 1'000'000;
@@ -343,9 +344,9 @@ TEST(Search, IsNeverWorseThanAGeneratorThatFits) {
   }
 }
 
-// In a loop with little memory, groups of fewer micro-batches than workers are best; the search
-// once missed them, and was up to 21 % slower. The figures are those of the best table of such
-// groups, with one warm-up rule.
+// In a loop with little memory, groups of fewer micro-batches than workers are best. The search
+// once missed them, and was up to 21 % slower. The expected figures belong to the best table of
+// such groups, with one warm-up rule.
 TEST(Search, FindsGroupsWhereALoopHasLittleMemory) {
   struct Case {
     int64_t workers;
@@ -446,7 +447,8 @@ TEST(Search, SlackBearsASlowLink) {
   const double deadline = 1.1 * fast.makespan;
   EXPECT_LE(slack.makespan, deadline + 1e-9);
   EXPECT_GE(slack.slack, link_slack(fast.schedule, options, deadline) - 1e-9);
-  // The slack is right: any link may be that much slower, and one of them no more.
+  // The slack is right if any link may be that much slower, and one of them may not be slower than
+  // that.
   int too_slow = 0;
   for (int32_t link = 0; link < 3; ++link) {
     for (const double extra : {0.999 * slack.slack, 1.01 * slack.slack + 0.01}) {
@@ -535,7 +537,7 @@ TEST(Search, EndsWithATableByRulesWhereNothingMayBeTried) {
   }
 }
 
-// The work of its generators counts: it once came on top, and was as much as the budget.
+// The work of its generators counts. Once it was not counted, and was as much as the budget.
 TEST(Search, CountsWhatItsGeneratorsTake) {
   SearchOptions options = options_of(Placement::v_shape(6), 8, true, 12);
   options.budget = 2'000'000;

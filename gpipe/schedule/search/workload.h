@@ -50,7 +50,7 @@ struct Workload {
   // The mean time of an action: the scale by which times are large or small.
   double mean_cost() const;
   void add_skip(int32_t from, int32_t to, double activation_takes, double gradient_takes);
-  // The same with all times multiplied by `factor`.
+  // The workload with all times multiplied by `factor`.
   Workload scaled(double factor) const;
   // Whether a whole backward takes another time than its halves.
   bool whole_differs() const;

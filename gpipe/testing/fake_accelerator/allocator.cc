@@ -12,7 +12,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-constexpr size_t kSmallest = 512;  // bytes, and alignment: as CUDA's
+constexpr size_t kSmallest = 512;  // bytes; also the alignment. The same as CUDA's
 
 }  // namespace
 
@@ -115,7 +115,7 @@ void Allocator::free(void* address) {
   std::lock_guard<std::mutex> lock(mutex_);
   Block* block = find(address);
   if (block == nullptr || !block->allocated || block->bytes.get() != address) {
-    throw std::logic_error("freed what is not allocated");
+    throw std::logic_error("freed a block that is not allocated");
   }
   block->allocated = false;
   if (block->owner) devices_.at(block->owner->device).in_use -= block->size;
@@ -185,8 +185,8 @@ void Allocator::collect() {
     for (const Event& event : block->pending) {
       if (!runtime_.is_over(event)) return true;
     }
-    // Join only this block's history. If the host had seen that the events are over, everything
-    // that it launches next would, by chance, be ordered behind them.
+    // Join only this block's history. If the host counted as having seen that the events are over,
+    // all that it launches next would, by chance, be ordered behind them.
     VectorClock seen;
     for (const Event& event : block->pending) Runtime::join(seen, event);
     runtime_.forget_accesses(block->bytes.get(), seen);
@@ -202,7 +202,7 @@ void Allocator::collect() {
 void Allocator::keep(Block& block) {
   const auto users = pool_users_.find(block.pool);
   if (users != pool_users_.end() && users->second == 0) return discard(block);
-  // A block that a graph freed only after its recording may be read by a replay in progress.
+  // If a graph's block is freed only after the recording, a replay in progress may still read it.
   if (block.pool == 0 || runtime_.is_recording(*block.owner)) poison(block, "free");
   free_[{block.owner, block.pool, block.size}].push_back(&block);
 }
@@ -240,7 +240,7 @@ void Allocator::release_pool(int64_t pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto users = pool_users_.find(pool);
   if (users == pool_users_.end() || users->second == 0) {
-    throw std::logic_error("nobody uses the pool");
+    throw std::logic_error("the pool has no users");
   }
   if (--users->second > 0) return;
   for (auto& [kind, blocks] : free_) {

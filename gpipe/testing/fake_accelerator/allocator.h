@@ -1,9 +1,9 @@
 // Allocator: device memory and pinned host memory, which is kept and reused immediately.
 //
 // It follows LibTorch's rules for CUDA (c10/cuda/CUDACachingAllocator.h,
-// ATen/core/CachingHostAllocator.h) as far as a program may rely on them, and is strict otherwise:
-// reading memory that was not written, or was freed, gives NaN, and using it against the rules is a
-// race.
+// ATen/core/CachingHostAllocator.h) as far as a program may rely on them. In all other respects it
+// is strict: reading memory that was not written, or was freed, gives NaN, and using memory against
+// the rules counts as a race.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_ALLOCATOR_H_
 
@@ -48,7 +48,7 @@ class Allocator {
  public:
   static constexpr size_t kCapacity = size_t{16} << 30;
 
-  // A device has less than it was asked for.
+  // Thrown if a device has less free memory than it was asked for.
   struct Short : std::bad_alloc {
     const char* what() const noexcept override { return "a fake device is out of memory"; }
     size_t asked = 0;
@@ -63,25 +63,27 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  // At least `bytes`, aligned to 512, for use on `owner`. Throws Short, std::bad_alloc.
+  // Returns at least `bytes`, aligned to 512, for use on `owner`. Throws Short, std::bad_alloc.
   void* allocate(StreamId owner, size_t bytes);
-  // Pinned memory of the host.
+  // Returns pinned memory of the host.
   void* allocate_pinned(size_t bytes);
-  // Requirements: allocate() or allocate_pinned() returned it, and it has not been freed since.
+  // Requirements: `block` comes from allocate() or allocate_pinned(), and has not been freed since.
   void free(void* block);
-  // The work that `stream` has at the time the block is freed must be over before the block is
-  // reused. Nothing happens for a block's own stream, or an address outside all blocks.
+  // Notes that `stream` uses the block. The work that the stream has when the block is freed must
+  // be over before the block is reused. Has no effect for a block's own stream, or for an address
+  // outside all blocks.
   void record(const void* address, StreamId stream);
   // Whether the address is in pinned memory that is allocated.
   bool is_pinned(const void* address);
 
-  // Pools, for graphs. From begin_pool() to end_pool() what is allocated for the stream, while that
-  // is being recorded, comes from the pool, and goes back to it whenever it is freed. So recorded
-  // tasks find it unused by others, each time. Its bytes are set to 0xFF by recorded tasks, too.
+  // Pools are for graphs. From begin_pool() to end_pool(), memory that is allocated for the stream
+  // while it is recorded comes from the pool, and goes back to it whenever it is freed. So in each
+  // replay the recorded tasks find it unused by others. Its bytes are set to 0xFF by recorded
+  // tasks, too.
   //
-  // As LibTorch's, a pool has users: each begin_pool() adds one, for the graph, use_pool() adds
-  // another one, and release_pool() is called once for each. The pool dies with the last of them,
-  // and begin_pool() and use_pool() then throw std::logic_error.
+  // As in LibTorch, a pool has users. Each begin_pool() adds one, for the graph, and use_pool()
+  // adds another one. release_pool() is called once for each user. The pool dies with the last of
+  // them. After that begin_pool() and use_pool() throw std::logic_error.
   int64_t make_pool();
   void use_pool(int64_t pool);
   void begin_pool(StreamId owner, int64_t pool);
@@ -90,9 +92,9 @@ class Allocator {
   // devices, as freeing memory does.
   void release_pool(int64_t pool);
 
-  // From now on the device has that many bytes; what is allocated stays.
+  // From now on the device has that many bytes. Memory that is allocated stays.
   void limit(int device, size_t bytes);
-  // The allocation on the device that comes after `before` others throws Short, once.
+  // Makes the allocation on the device that comes after `before` others throw Short, once.
   void fail(int device, int64_t before);
   // How often Short was thrown.
   int64_t failures() const;

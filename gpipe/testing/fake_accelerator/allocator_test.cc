@@ -33,7 +33,8 @@ class AllocatorTest : public ::testing::Test {
                      [number, write, this] { write ? void(*number = 7) : void(read_ = *number); },
                      {}});
   }
-  // A kernel that only claims to use the block: if streams raced, this test program would, too.
+  // A kernel that says that it uses the block, but does not: if streams raced here, the test
+  // program itself would, too.
   void claim(StreamId stream, void* block, bool write) {
     runtime_.launch(stream, {write ? "writer" : "reader",
                              Task::Kind::kKernel,
@@ -101,7 +102,7 @@ TEST_F(AllocatorTest, FreedMemoryIsNanAtOnceInTheOrderOfItsStream) {
   use(kA, block, /*write=*/true);
   stop(kA);
   use(kA, block, /*write=*/false);
-  allocator_.free(block);  // while its own stream still reads: no harm
+  allocator_.free(block);  // allowed while its own stream still reads
   open();
   runtime_.drain();
   EXPECT_EQ(read_, 7);
@@ -145,7 +146,7 @@ TEST_F(AllocatorTest, ARecordedBlockComesBackWhenItsUsersAreDone) {
   EXPECT_NE(allocator_.allocate(kA, 4), block);
   open();
   runtime_.drain();
-  EXPECT_EQ(read_, 7) << "nobody overwrote it";
+  EXPECT_EQ(read_, 7) << "the block was not overwritten";
   EXPECT_EQ(allocator_.allocate(kA, 4), block);
   EXPECT_THAT(runtime_.take_races(), IsEmpty());
 }
@@ -186,7 +187,7 @@ TEST_F(AllocatorTest, AUserThatWasNotRecordedIsFoundBesideOneThatWas) {
   EXPECT_THAT(runtime_.take_races(), Contains(HasSubstr("reader on fake:1/0")));
 }
 
-// An event that the allocator finds to be over, by chance, does not order other work.
+// The allocator may find by chance that an event is over. That must not order other work.
 TEST_F(AllocatorTest, TakingABlockBackHidesNoMissingWait) {
   void* watched = allocator_.allocate(kA, 4);
   runtime_.wait(kB, runtime_.record(kA));
@@ -206,7 +207,7 @@ TEST_F(AllocatorTest, PinnedMemoryIsTheHosts) {
   EXPECT_TRUE(allocator_.is_pinned(static_cast<char*>(block) + 99));
   EXPECT_FALSE(allocator_.is_pinned(&read_));
   EXPECT_FALSE(allocator_.is_pinned(allocator_.allocate(kA, 100)));
-  EXPECT_TRUE(std::isnan(*static_cast<float*>(block))) << "without waiting for anything";
+  EXPECT_TRUE(std::isnan(*static_cast<float*>(block))) << "the host has not waited for anything";
   allocator_.free(block);
   EXPECT_FALSE(allocator_.is_pinned(block));
   EXPECT_EQ(allocator_.allocate_pinned(100), block);
@@ -283,7 +284,8 @@ TEST_F(AllocatorTest, AUseRecordedDuringARecordingIsForgottenIfTheBlockIsFreedBe
   for (void* block : {meanwhile, after}) allocator_.record(block, kB);
   allocator_.record(elsewhere, kB);
   for (void* block : {before, meanwhile, elsewhere}) allocator_.free(block);
-  EXPECT_NE(allocator_.allocate(kA, 1000), meanwhile) << "it waits for the end";
+  EXPECT_NE(allocator_.allocate(kA, 1000), meanwhile)
+      << "the block waits for the end of the recording";
   EXPECT_THAT(runtime_.take_races(), IsEmpty());
   allocator_.end_pool(kSide);
   allocator_.free(after);
@@ -333,7 +335,7 @@ TEST_F(AllocatorTest, AReplayPoisonsWhatItsRecordingTookAndFreed) {
     EXPECT_EQ(read(kA, block), 7);
     EXPECT_TRUE(std::isnan(read(kA, freed)));
   }
-  // Freed while nothing is recorded, it stays as it is until a replay.
+  // It is freed while nothing is recorded, so it stays as it is until a replay.
   allocator_.free(block);
   EXPECT_EQ(read(kA, block), 7);
   EXPECT_THAT(runtime_.take_races(), IsEmpty());

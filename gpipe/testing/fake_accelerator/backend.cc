@@ -18,7 +18,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Each thread has its own current device, as in a driver.
+// Each thread has a current device of its own, as with a driver.
 thread_local int current_device = 0;
 thread_local int current_streams[kDevices] = {};
 
@@ -31,9 +31,9 @@ void check_index(int index) {
               index);
 }
 
-// Kernels run on a single thread each: many streams share the CPU, and what a kernel computes must
-// not depend on its number of threads. LibTorch's at::set_num_threads() would set the default of
-// other threads as well.
+// Each kernel runs on a single thread, because many streams share the CPU and the result of a
+// kernel must not depend on its number of threads. LibTorch's at::set_num_threads() would set the
+// default of other threads as well.
 void compute_on_one_thread() {
   (void)at::get_num_threads();  // sets this thread's number, when it is first asked
   using SetThreads = void (*)(int);
@@ -47,7 +47,7 @@ void compute_on_one_thread() {
 // Runs on each stream's thread, before anything else.
 void prepare_thread() {
   compute_on_one_thread();
-  // Kernels are CPU kernels, below autograd.
+  // Kernels are CPU kernels, so they run below autograd.
   static thread_local const at::AutoDispatchBelowADInplaceOrView below;
   // A kernel must not run while static objects of LibTorch are destroyed. The handler is registered
   // here and not earlier because the last registered is called first, and few static objects are
@@ -143,7 +143,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return stream_of({index_of(device), 0});
   }
-  // Round robin, as in LibTorch for CUDA.
+  // Streams are given out in turn, as by LibTorch for CUDA.
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
     static std::atomic<unsigned> next[kDevices];
     const int index = index_of(device);
@@ -223,7 +223,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isPinnedPtr(const void* address) const override { return allocator().is_pinned(address); }
 };
 
-// Never destroyed, since tensors of static storage may be freed after everything else.
+// Never destroyed, because tensors in static objects may be freed after everything else.
 struct Process {
   Runtime runtime{&prepare_thread};
   Allocator allocator{runtime};

@@ -28,8 +28,9 @@ Allocator& allocator();
 // LibTorch's view of allocator(): memory of the current device for its current stream.
 c10::Allocator* device_allocator();
 
-// Called when a device has less than was asked for, on the thread that asked, before it throws
-// c10::OutOfMemoryError. Sizes are in bytes. At most one; a later call replaces it.
+// Called when a device has less free memory than was asked for, on the thread that asked, before it
+// throws c10::OutOfMemoryError. Sizes are in bytes. There is at most one observer; a later call
+// replaces it.
 using OutOfMemoryObserver =
     std::function<void(c10::Device device, size_t asked, size_t free, size_t total)>;
 void observe_out_of_memory(OutOfMemoryObserver observer);

@@ -16,7 +16,8 @@ Task copy_task(const std::string& name, Task::Kind kind, const at::Tensor& from,
   return {name,
           kind,
           {access_of(from, /*write=*/false), access_of(to, /*write=*/true)},
-          // Aliases: a stream's thread must neither keep nor free a host tensor.
+          // The task gets aliases, because a stream's thread must neither keep nor free a host
+          // tensor.
           [x = alias_on_cpu(from), y = alias_on_cpu(to)] { y.copy_(x); },
           {}};
 }
@@ -69,7 +70,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   } else if (same_layout(source, to)) {
     copy_bytes(source, to, non_blocking);
   } else if (is_fake(to)) {
-    // The host converts, into memory that is not pinned, and the device applies the strides.
+    // The host converts the values into memory that is not pinned, and the device applies the
+    // strides.
     const at::Tensor packed = source.to(to.scalar_type()).contiguous();
     if (!packed.is_same(source)) {
       runtime().host_access("conversion by the host", access_of(source, /*write=*/false));
@@ -79,7 +81,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     copy_bytes(packed, target, non_blocking);
     if (!target.is_same(to)) to.copy_(target, non_blocking);
   } else {
-    // The device packs; the host converts and applies the strides.
+    // The device makes the values contiguous, and the host converts them and applies the strides.
     const at::Tensor packed = source.contiguous();
     const at::Tensor target =
         to.is_contiguous() && to.dtype() == source.dtype()

@@ -21,7 +21,7 @@ namespace gpipe::testing::fake {
 // Throws DeviceError.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking);
 
-// item(): the host waits.
+// Returns item(), for which the host waits.
 c10::Scalar value_of(const at::Tensor& tensor);
 
 }  // namespace gpipe::testing::fake

@@ -9,8 +9,8 @@
 
 namespace gpipe::testing::fake {
 
-// A value: a base address and runs of consecutive bytes at strides from it. Exact, so that two
-// columns of one matrix, whose extents overlap, are known to be disjoint.
+// A value: a base address, and runs of consecutive bytes at strides from it. It is exact, so two
+// columns of one matrix are known to be disjoint although their extents overlap.
 class Footprint {
  public:
   // The empty footprint.

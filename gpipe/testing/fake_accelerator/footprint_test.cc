@@ -91,7 +91,7 @@ TEST(Footprint, AgreesWithListsOfBytes) {
     }
     overlapping += common ? 1 : 0;
   }
-  EXPECT_GT(overlapping, 300) << "else the draws show little";
+  EXPECT_GT(overlapping, 300) << "with fewer the random cases would show little";
   EXPECT_LT(overlapping, 2700);
   EXPECT_GT(covering, 10);
 }

@@ -8,8 +8,8 @@
 
 namespace gpipe::testing::fake {
 
-// A gate opens at the latest when it is destroyed. Whatever waits for a shut gate, such as drain(),
-// hangs.
+// A gate opens at the latest when it is destroyed. Until then, code that waits for it, such as
+// drain(), hangs.
 //
 // Example:
 //   Gate gate;

@@ -1,5 +1,5 @@
-// FakeGenerator: random numbers of the fake devices, the same as a CPU generator's with the same
-// seed.
+// FakeGenerator: a generator of random numbers for the fake devices. It draws the same numbers as a
+// CPU generator with the same seed.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_GENERATOR_H_
 
@@ -11,8 +11,8 @@
 
 namespace gpipe::testing::fake {
 
-// Wraps a CPU generator, because LibTorch treats a generator of the CPU's class as the CPU's,
-// whatever its device is.
+// It wraps a CPU generator, because LibTorch treats a generator of the CPU's class as one of the
+// CPU, whatever its device is.
 //
 // Thread-safety: as in LibTorch, the caller holds the generator's mutex.
 class FakeGenerator final : public c10::GeneratorImpl {

@@ -31,8 +31,9 @@ bool writes(const c10::Argument& argument) {
 }
 
 // If an operator returns several of its outputs by reference, LibTorch drops the arguments from the
-// stack before it copies the referenced tensors (make_boxed_from_unboxed_functor.h), so they must
-// be kept alive. The backtrace of an error is left out: it is that of a stream's thread.
+// stack before it copies the referenced tensors (make_boxed_from_unboxed_functor.h). So the
+// arguments must be kept alive here. The backtrace of an error is left out, because it shows a
+// stream's thread.
 void call(const CpuKernel& kernel, Stack& stack) {
   const Stack arguments = stack;
   try {
@@ -68,8 +69,8 @@ struct Drawing {
   FakeGenerator& fake() const {
     return *static_cast<FakeGenerator*>(generator.unsafeGetGeneratorImpl());
   }
-  // Draws as the kernel will: `dry` are other arguments. Returns the generator's state before that,
-  // for the kernel.
+  // Draws as the kernel will, with the arguments `dry` in place of its own. Returns the state that
+  // the generator had before, for the kernel.
   at::Generator advance(const CpuKernel& kernel, Stack& dry) const {
     at::Generator own = generator;  // its mutex is not const
     std::lock_guard<std::mutex> lock(own.mutex());
@@ -92,7 +93,7 @@ class Call {
   c10::Device device() const;
   // Whether the results' sizes, or results that are not tensors, depend on values.
   bool host_must_wait() const;
-  // Both replace the arguments with the results.
+  // Both functions replace the arguments with the results.
   Stack run_later(c10::Device device, const CpuKernel& kernel);
   Stack run_now(c10::Device device, const CpuKernel& kernel);
 
@@ -185,7 +186,7 @@ std::vector<Access> Call::accesses() const {
   return all;
 }
 
-// A tensor on the host holds a number, whose current value is used.
+// A tensor on the host is a number, whose current value is used.
 at::Tensor tensor_on_cpu(const at::Tensor& tensor) {
   if (is_fake(tensor)) return alias_on_cpu(tensor);
   if (!tensor.defined()) return tensor;
@@ -230,7 +231,7 @@ Stack Call::dry_run(c10::Device device, const CpuKernel& kernel) {
       if (!is_fake(tensor)) return tensor_on_cpu(tensor);
       at::Tensor stand_in =
           at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
-      // Valid indices, and probabilities that do not all vanish.
+      // Values that are valid as indices, and as probabilities that are not all zero.
       stand_in.fill_(at::isFloatingType(tensor.scalar_type()) ? 1 : 0);
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
         stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -309,7 +310,7 @@ Stack Call::run_later(c10::Device device, const CpuKernel& kernel) {
   Run run{kernel, on_cpu(), std::move(result_targets), std::move(output_targets)};
   Task task{name_, Task::Kind::kKernel, std::move(touched), run, {}};
   if (drawing_) {
-    // Each replay draws from the generator as it is then.
+    // Each replay draws from the generator in its state at that time.
     task.renew = [run, drawing = *drawing_, dry = dry_]() -> std::function<void()> {
       Run again = run;
       Stack arguments = dry;
@@ -361,7 +362,8 @@ Stack Call::run_now(c10::Device device, const CpuKernel& kernel) {
 
 void run_on_stream(const c10::OperatorHandle& op, Stack* stack, const CpuKernel& kernel) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  // The pipeline intercepts operators with this key (interception.h). It has already seen this one.
+  // The pipeline intercepts operators with this key (interception.h). It has already seen this
+  // operator.
   const c10::impl::ExcludeDispatchKeyGuard once(internal::kInterceptionKey);
   const size_t base = stack->size() - op.schema().arguments().size();
   Call call(op, Stack(stack->begin() + static_cast<std::ptrdiff_t>(base), stack->end()));

@@ -9,14 +9,15 @@
 
 namespace gpipe::testing::fake {
 
-// Takes the operator's arguments, all on the CPU, from the stack and leaves its results.
+// A function that takes the operator's arguments, all on the CPU, from the stack and leaves its
+// results there.
 using CpuKernel = std::function<void(torch::jit::Stack&)>;
 
 // Takes the operator's arguments from the stack, leaves results on the same device, and enqueues
 // `kernel` on the current stream. The sizes of the results are found by calling `kernel` at once on
-// other values (ones and zeros): arguments that the CPU refuses are refused here in the call. Only
-// the values come later, and errors that depend on them (an index out of range, say) are the
-// device's.
+// other values (ones and zeros). So arguments that the CPU refuses are refused in this call. Only
+// the values come later, and errors that depend on them (an index out of range, say) are errors of
+// the device.
 //
 // If the result is not a tensor, or its size depends on values, the host waits for the stream.
 //
@@ -25,7 +26,7 @@ using CpuKernel = std::function<void(torch::jit::Stack&)>;
 void run_on_stream(const c10::OperatorHandle& op, torch::jit::Stack* stack,
                    const CpuKernel& kernel);
 
-// For all operators without a kernel of their own.
+// The kernel of all operators that have none of their own.
 void run_cpu_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace gpipe::testing::fake

@@ -129,7 +129,7 @@ TEST_F(KernelsTest, DifferentiatesLayersAsTheCpu) {
     for (at::Tensor& tensor : all) tensor = tensor.cpu();
     return all;
   };
-  // A stream computes on one thread.
+  // A stream computes on one thread, whatever the test's own number is.
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const std::vector<at::Tensor> want = run(c10::kCPU), have = run(device(1));

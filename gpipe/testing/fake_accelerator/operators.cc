@@ -66,7 +66,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, /*non_blocking=*/false);
 }
 
-// TensorImpl's own answer leaves PrivateUse1 out of the devices with dense tensors, and
+// TensorImpl's own answer does not count PrivateUse1 as a device with dense tensors. Then
 // Module::to() would refuse to give a parameter other memory.
 bool may_take_over(const at::Tensor& self, const at::Tensor& from) {
   const auto known = [](const at::Tensor& tensor) { return tensor.is_cpu() || is_fake(tensor); };

@@ -30,9 +30,9 @@ struct Actor {
 };
 
 // Guarantees: an access is reported if and only if an earlier one of a task that `clock` has not
-// seen touches the same byte of the same block, and one of the two writes. The exception is a
-// second report beside an equal one: an access hidden behind a later one that covers it and comes
-// after it is judged through that one.
+// seen touches the same byte of the same block, and one of the two writes. There is one exception:
+// if a later access covers an earlier one and comes after it, only the later one is compared, so a
+// second report beside an equal one is left out.
 //
 // Thread-safety: one call at a time.
 //
@@ -44,22 +44,24 @@ struct Actor {
 //   detector.take_races();  // one, unless clock_of_1 has seen time 1 of stream 0
 class RaceDetector {
  public:
-  // Memory outside of all blocks is not watched. Requirements: it overlaps no other block.
+  // Watches this memory. Memory outside of all blocks is not watched. Requirements: it overlaps no
+  // other block.
   void add_block(const void* begin, size_t bytes, std::string name);
-  // Does nothing if there is no such block.
+  // Has no effect if there is no such block.
   void remove_block(const void* begin);
 
   // `actor` accesses memory, after everything that `clock` has seen. Calls come in the order in
   // which the tasks of each stream are enqueued.
   void access(const Actor& actor, const VectorClock& clock, const Access& access);
-  // The host accesses memory at once, after everything that `clock` has seen. This leaves no trace:
-  // what is enqueued later comes after it.
+  // The host accesses memory at once, after everything that `clock` has seen. It need not be
+  // remembered, because what is enqueued later comes after it.
   void host_access(const std::string& what, const VectorClock& clock, const Access& access);
   // Forgets the accesses to the block that `clock` has seen: work after `clock` may use the block
   // again without a wait.
   void forget(const void* block, const VectorClock& clock);
 
-  // The races found since the last call, equal ones once with their number; at most 100 texts.
+  // The races found since the last call. Equal ones are listed once, with their number; at most 100
+  // texts.
   std::vector<std::string> take_races();
 
  private:

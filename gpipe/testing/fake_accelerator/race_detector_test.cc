@@ -33,7 +33,8 @@ class RaceDetectorTest : public ::testing::Test {
   void read(int stream, size_t begin = 0, size_t end = 64) {
     access(stream, false, Footprint(memory_ + begin, end - begin));
   }
-  // What is enqueued on `stream` from now on comes after everything enqueued on `awaited` so far.
+  // Work that is enqueued on `stream` from now on comes after all work that is enqueued on
+  // `awaited` so far.
   void wait(int stream, int awaited) { clocks_[stream].join(clocks_[awaited]); }
 
   char memory_[256] = {};

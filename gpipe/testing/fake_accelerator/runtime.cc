@@ -7,7 +7,7 @@
 namespace gpipe::testing::fake {
 namespace {
 
-// Small numbers, in the order in which threads first launch something.
+// A small number for each thread, in the order in which threads first launch something.
 int this_thread_number() {
   static std::atomic<int> next{0};
   thread_local const int mine = next++;
@@ -61,8 +61,8 @@ void Runtime::enqueue(Stream& stream, Task task, const Event& after) {
   if (task.kind == Task::Kind::kKernel) ++counters_.kernels;
   if (task.kind == Task::Kind::kCopy) ++counters_.copies;
   if (!stream.thread.joinable()) stream.thread = std::thread([this, &stream] { serve(stream); });
-  // Waking a thread costs more than most kernels of a test. Upkeep can wait until a kernel follows
-  // it or someone looks (over, wait_for).
+  // Waking a thread costs more than most kernels of a test. Upkeep can wait until a kernel follows,
+  // or until some code asks whether it is done (over, wait_for).
   const bool urgent = task.kind != Task::Kind::kUpkeep;
   stream.queue.push_back({std::move(task), after});
   if (urgent) stream.arrived.notify_one();
@@ -248,7 +248,7 @@ void Runtime::count_wait(Wait kind, const std::string& why, int device) {
 void Runtime::synchronize(const Event& event, Wait kind, const std::string& why) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (event.time_ == 0) return;
-  // Count the wait even if the event is already over: the next time it may not be.
+  // The wait counts even if the event is already over, because the next time it may not be.
   count_wait(kind, why, event.stream_.device);
   wait_for(lock, event);
   host_.join(event.clock_);

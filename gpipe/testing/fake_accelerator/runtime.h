@@ -1,7 +1,7 @@
-// Runtime: devices, streams and events on CPU threads, as an accelerator's driver has them.
+// Runtime: devices, streams and events on CPU threads, like those of an accelerator's driver.
 //
-// It runs closures. It is told which memory they touch, and passes that to a RaceDetector. It knows
-// neither LibTorch nor an allocator: those are layers above it.
+// It runs closures. It is told which memory they touch, and passes that on to a RaceDetector. It
+// knows neither LibTorch nor an allocator, which are layers above it.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_RUNTIME_H_
 
@@ -42,8 +42,8 @@ struct StreamId {
 };
 std::string to_text(StreamId stream);  // "fake:1/3": stream 3 of device 1
 
-// A task of a device failed. A later call throws this, because kernels run after the call that
-// launched them.
+// Thrown by a call after a task of its device has failed: kernels run after the call that launched
+// them, so only a later call can say so.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -105,16 +105,16 @@ struct Span {
   std::chrono::steady_clock::time_point end;
 };
 
-// Why a host thread waits for a stream.
+// The reason for which a host thread waits for a stream.
 enum class Wait {
   kAsked,    // the program synchronizes
   kImplied,  // a called operation must wait: item(), a blocking copy, a result sized by values
   kUpkeep,   // a test's own, between tests: never counted
 };
 
-// Which of these waits are unexpected.
+// Which waits of host threads are unexpected.
 enum class HostWaits {
-  kOfTheTest,  // implied waits of other threads than the test's, if set_test_thread() has named it
+  kOfTheTest,  // implied waits of any thread but the test's, if set_test_thread() has named it
   kAllowed,    // none
   kForbidden,  // all
 };
@@ -148,10 +148,10 @@ class Runtime {
   // Throws DeviceError, std::out_of_range.
   void launch(StreamId stream, Task task);
 
-  // As CUDA's stream capture: from begin_recording() to end_recording() what is launched on the
-  // stream is kept and does not run. To record or await an event of the stream, or to let it wait,
-  // throws RecordingError, and then end_recording() does, too. replay() launches copies of the
-  // tasks, which are watched for races anew each time.
+  // Like CUDA's stream capture: tasks that are launched on the stream from begin_recording() to
+  // end_recording() are kept and do not run. Recording or awaiting an event of the stream, or
+  // letting it wait, throws RecordingError, and then end_recording() throws it, too. replay()
+  // launches copies of the tasks, which are watched for races anew each time.
   void begin_recording(StreamId stream);
   std::vector<Task> end_recording(StreamId stream);
   bool is_recording(StreamId stream);
@@ -185,7 +185,7 @@ class Runtime {
   void add_block(const void* begin, size_t bytes, std::string name);
   void remove_block(const void* begin);
   void forget_accesses(const void* block, const VectorClock& clock);
-  // The host itself touches memory, now.
+  // The host itself accesses memory at this moment.
   void host_access(const std::string& what, const Access& access);
 
   void set_durations(Durations durations);

@@ -122,7 +122,7 @@ TEST(Runtime, StartsAThreadForAStreamWhenItHasWork) {
   EXPECT_EQ(threads, 2);
 }
 
-// ---- Order: each edge removes the report that its absence causes.
+// ---- Order: without each of these edges a race is reported, and with it none.
 
 TEST_F(RuntimeTest, WithoutAnyOrderItIsARaceThoughAllIsOverLongAgo) {
   write_on(kA);
@@ -292,7 +292,7 @@ TEST_F(RuntimeTest, UpkeepRunsAtTheLatestWhenSomeoneLooks) {
   EXPECT_EQ(ran, 4);
 }
 
-// ---- Time and numbers
+// ---- Times and counts
 
 TEST_F(RuntimeTest, KernelsAndCopiesTakeTheTimeAskedForAndUpkeepNone) {
   runtime_.set_durations({milliseconds(3), milliseconds(20), microseconds(0)});

@@ -1,4 +1,4 @@
-// Tensors: tensors of fake devices as kernels and the race detector see them.
+// Tensors: functions that show tensors of fake devices to kernels and to the race detector.
 #ifndef GPIPE_TESTING_FAKE_ACCELERATOR_TENSORS_H_
 #define GPIPE_TESTING_FAKE_ACCELERATOR_TENSORS_H_
 
@@ -16,11 +16,11 @@ bool is_fake(const at::Tensor& tensor);
 
 Access access_of(const at::Tensor& tensor, bool write);
 
-// The same memory as a CPU tensor. It does not keep the memory alive: as on a GPU, a kernel in
-// flight owns nothing. Requirements: a defined tensor with strides.
+// A CPU tensor over the same memory. It does not keep the memory alive, because a kernel in flight
+// owns nothing, as on a GPU. Requirements: a defined tensor with strides.
 at::Tensor alias_on_cpu(const at::Tensor& tensor);
 
-// `value` with each tensor in it, defined or not, replaced by function(tensor).
+// Returns `value` with each tensor in it, defined or not, replaced by function(tensor).
 c10::IValue map_tensors(const c10::IValue& value,
                         const std::function<at::Tensor(const at::Tensor&)>& function);
 

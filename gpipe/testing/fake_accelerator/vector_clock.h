@@ -14,7 +14,7 @@ namespace gpipe::testing::fake {
 
 // A value; streams are numbered from 0, densely.
 //
-// Thread-safety: that of an int.
+// Thread-safety: the same as that of an int.
 class VectorClock {
  public:
   // The time of `stream` that has been seen; 0 if none of its work has.

@@ -115,7 +115,7 @@ bool LoopbackProcesses::connect_links(const MessagePlan& plan, c10::Device devic
     links_.at(static_cast<size_t>(edge.to))->begin(edge, DeviceLink::End::kReceives, id);
   }
   for (bool all = false; !all; std::this_thread::yield()) {
-    all = true;  // each one's are_connected() must be called again and again
+    all = true;  // are_connected() must be called again and again for each link
     for (const auto& of_one : links_) all = of_one->are_connected() && all;
   }
   return true;

@@ -1,4 +1,5 @@
-// LoopbackProcesses: for tests, one process whose workers communicate as if in several processes.
+// LoopbackProcesses: for tests, a single process whose workers communicate as if each were a
+// process.
 #ifndef GPIPE_TESTING_PROCESSES_LOOPBACK_PROCESSES_H_
 #define GPIPE_TESTING_PROCESSES_LOOPBACK_PROCESSES_H_
 

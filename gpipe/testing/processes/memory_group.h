@@ -1,4 +1,5 @@
-// MemoryNetwork: for tests, groups of ranks within one process, whose sends end after receives.
+// MemoryNetwork: for tests, groups of ranks within one process, in which a send ends only when its
+// message is received.
 #ifndef GPIPE_TESTING_PROCESSES_MEMORY_GROUP_H_
 #define GPIPE_TESTING_PROCESSES_MEMORY_GROUP_H_
 

@@ -24,19 +24,21 @@ class RankProcesses {
   using Say = std::function<void(const std::string& line)>;
   using Main = std::function<void(int64_t rank, const Say& say)>;
 
-  // Each process runs `main` and ends. An exception that it throws is its last line: "threw: ...".
+  // Each process runs `main` and ends. If `main` throws, the process's last line is "threw: ...".
   RankProcesses(int64_t size, const Main& main);
   // Kills the processes that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // The next line of a rank. "ended" if there are no more, "nothing" if it is silent for 30 s.
+  // The next line of a rank. It is "ended" if there are no more, and "nothing" if the rank is
+  // silent for 30 s.
   std::string next(int64_t rank);
   void send(int64_t rank, int signal) const;
   // Whether the rank ends by itself, with status 0, within 30 s.
   bool ends(int64_t rank) { return how_it_ends(rank).empty(); }
-  // Empty if the rank ends so; otherwise how it ends: "by signal 11", "with status 1", "never".
+  // Empty if the rank ends by itself with status 0; otherwise how it ends: "by signal 11", "with
+  // status 1", "never".
   std::string how_it_ends(int64_t rank);
 
  private:

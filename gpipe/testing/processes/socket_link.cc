@@ -28,7 +28,7 @@ std::atomic<int64_t> times_sent{0};
   throw std::runtime_error("sockets: " + what + ": " + std::strerror(errno));
 }
 
-// The part of a link that kernels use, some of which may run after the link has gone.
+// The part of a link that kernels use. Some kernels may still run when the link itself is gone.
 class Wire {
  public:
   explicit Wire(int socket) : socket_(socket) {}
@@ -37,7 +37,7 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
 
   int socket() const { return socket_; }
-  // Called in kernels. False: the link has ended, and the kernel must stop.
+  // Called in kernels. If it returns false, the link has ended, and the kernel must stop.
   bool write(const void* from, size_t bytes) { return move(from, bytes, /*writes=*/true); }
   bool read(void* to, size_t bytes) { return move(to, bytes, /*writes=*/false); }
   void abort() {
@@ -125,7 +125,8 @@ class SocketLink final : public DeviceLink {
     return true;
   }
 
-  // Sends a size and the bytes, and waits for an answer: a send does not end before it is received.
+  // Sends a size and the bytes, and waits for an answer, because a send must not end before it is
+  // received.
   void send(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
     wire_->check();
     ++times_sent;

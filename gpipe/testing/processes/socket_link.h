@@ -9,9 +9,9 @@
 
 namespace gpipe::distributed {
 
-// As with NCCL, a message is a kernel at either end, which does not end before the other one has
-// begun: the stream waits, and no thread of the program does. Bytes go through a local socket; the
-// race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
+// As with NCCL, a message is a kernel on each side, which does not end before the other one has
+// begun. So a stream waits, and no thread of the program does. The bytes go through a local socket,
+// and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
 //
 // If sizes or numbers of messages differ at the two ends, the link breaks.
 const LinkKind& socket_links();

@@ -24,7 +24,7 @@ namespace gpipe::distributed {
 // Each process connects as if a launcher had started it, with one thread per operator, and runs
 // `main`.
 //
-// Requirements: as RankProcesses.
+// Requirements: the same as for RankProcesses.
 class WorldRanks {
  public:
   using Say = RankProcesses::Say;
@@ -78,7 +78,8 @@ class WorldRanks {
   RankProcesses ranks_;
 };
 
-// The outcome of a call as text: what it returns, or "failure: ...", "value error: ..." and so on.
+// The result of a call as text: what it returns, or "failure: ...", "value error: ..." and so on if
+// it throws.
 inline std::string outcome(const std::function<std::string()>& call) {
   try {
     return call();

@@ -25,7 +25,7 @@ struct Spread {
 // went by the requested links.
 void expect_one_processs_bits(const testing::SampleModel& sample, const Spread& spread);
 
-// Ranks with GPIPE_DEVICE_LINKS=`links`. From now on this process has that, too.
+// Starts ranks with GPIPE_DEVICE_LINKS=`links`. From now on this process has that value, too.
 WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main);
 
 // A number's bits, as a text with a blank at the end.

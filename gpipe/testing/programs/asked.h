@@ -1,4 +1,4 @@
-// Asked: the gradients that a program asks for by naming tensors, instead of all.
+// Asked: the gradients that a program asks for by naming tensors, instead of asking for all.
 #ifndef GPIPE_TESTING_PROGRAMS_ASKED_H_
 #define GPIPE_TESTING_PROGRAMS_ASKED_H_
 
@@ -12,22 +12,23 @@
 
 namespace gpipe::testing::programs {
 
-// It has about half of the parameters and of the inputs that want a gradient, chosen by the
-// program's seed, and the same ones on both sides of a program. None of the parameters has hooks
-// (docs/guide/17-same-training.md). The gradients that a program got are in .grad afterwards.
+// It has about half of the parameters and about half of the inputs that want a gradient. The
+// program's seed chooses them, so both sides of a program have the same ones. None of the
+// parameters has hooks (docs/guide/17-same-training.md). After the call, .grad has the gradients
+// that the program got.
 class Asked {
  public:
   Asked(const Program& program, const Side& side, const Batch& batch);
 
-  // Whether the program asks for some, and there are some.
+  // Whether the program asks for some gradients only, and at least one tensor was chosen.
   bool some() const { return !tensors_.empty(); }
 
   // The pipeline's side: runs the backward of `loss`.
   void backward(const at::Tensor& loss) const;
 
-  // The plain model's side, which computes all gradients: call these before and after it runs. The
-  // gradients of tensors that were not asked for are dropped. The others are added up anew and then
-  // added to .grad once, as autograd does.
+  // The plain model's side, which computes all gradients. Call these functions before and after it
+  // runs. They drop the gradients of tensors that were not asked for. They add up the others anew,
+  // and then add them to .grad once, as autograd does.
   void begin_plain();
   void end_plain();
 

@@ -21,13 +21,13 @@ std::optional<Draw> draw_function(const State& state, Random& random);
 // A function with two parameters whose gradients LibTorch lets have the same memory.
 std::optional<Draw> draw_shared_gradients(const State& state, Random& random);
 
-// Adds a value beside the main one, consumes one, exchanges them or changes the type they travel
-// in.
+// A layer that adds a value beside the main one, consumes one, exchanges two, or changes the type
+// in which they travel.
 std::optional<Draw> draw_values(const State& state, Random& random);
-// The layer that consumes the last of several values, or null if there is only one value.
+// The layer that consumes the last of several values; null if there is only one value.
 std::optional<Draw> draw_use(const State& state, Random& random);
 
-// Stashes, pops, or both.
+// A layer that stashes, pops, or does both.
 std::optional<Draw> draw_skip(const State& state, Random& random);
 std::optional<Draw> draw_pop(const State& state, Random& random);
 

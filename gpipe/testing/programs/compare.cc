@@ -34,8 +34,8 @@ namespace {
 
 using at::Tensor;
 
-// Messages with which the pipeline may refuse a program that the plain model runs. Each is
-// documented:
+// The messages with which the pipeline may refuse a program that the plain model runs. The reason
+// for each stands before it, and is documented:
 const char* const kRefusals[] = {
     // an input of a checkpointed cell is changed in place, and its recompute would start from
     // there;
@@ -53,8 +53,8 @@ const char* const kRefusals[] = {
     "put both partitions into one process",
 };
 
-// The side of the plain model, on one device. The tensors stay the same objects, so layers still
-// share what they share.
+// The plain model's side, on one device. The tensors stay the same objects, so layers still share
+// what they shared.
 Side make_plain_side(const Program& program, bool copies_skips = false) {
   Side side = make_side(program, copies_skips);
   if (for_gpus()) side.model->to(device());
@@ -99,13 +99,14 @@ std::vector<c10::Device> devices_of(const Program& program, const World& world, 
                 : devices(static_cast<int64_t>(stages));
 }
 
-// Whether the program has a LibTorch layer that reads a value in its forward, also on GPUs: whether
-// query and key are the same, or how many batches there were.
+// Whether a layer of the program makes LibTorch read a value in its forward, even on GPUs:
+// attention asks whether query and key are equal, and batch norms may ask for the number of
+// batches.
 bool waits_for_device(const Program& program) {
   return has_any(program, {"EncoderLayer(", "Attention(", "momentum(c10::nullopt)"});
 }
 
-// Over several processes, the placement of stages on workers, in turns. No value if a process would
+// The workers of the stages, given out in turn, for several processes. Empty if a process would
 // have no worker.
 std::optional<Placement> placement_of(const Program& program, const World& world) {
   const auto stages = static_cast<int64_t>(program.balance.size());
@@ -188,10 +189,10 @@ Tensor on_cpu(const Tensor& tensor) {
   return !tensor.defined() || tensor.is_cpu() ? tensor : tensor.detach().cpu();
 }
 
-// Collects differences; the first of each call is the one to look at.
+// Collects differences. Only the first one of each call need be looked at.
 class Comparison {
  public:
-  // `close`: differences in the last bits are of the documented kind.
+  // `close`: the documented differences in the last bits are allowed.
   explicit Comparison(bool close) : close_(close) {}
 
   void compare(const std::string& what, const std::string& name, const Tensor& want,
@@ -408,7 +409,8 @@ int64_t replayed(const GPipe& pipeline) {
   return count;
 }
 
-// The state before a failed step, to undo the effects of that step, which the plain model has not.
+// The state before a failed step. It undoes the effects of that step, which the plain model does
+// not run.
 class Before {
  public:
   explicit Before(const Side& side) : side_(side) {
@@ -523,7 +525,8 @@ Outcome run_both(const Program& program, const World& world,
   return outcome;
 }
 
-// The first layers on another device or in another process, whose packets are copied, too.
+// The first layers of stages that are on another device, or in another process, than the stage
+// before. Their packets are copied.
 std::set<int64_t> cuts_between_devices(const Program& program, const World& world) {
   Side side = make_side(program);
   const std::vector<c10::Device> devices = devices_of(program, world, side);
@@ -564,7 +567,7 @@ Outcome run(const Program& program, const World& world) {
       return again;
     }
   }
-  // A difference on a GPU says something only if the plain model repeats itself there.
+  // A difference on a GPU counts only if several runs of the plain model agree there.
   constexpr int kRuns = 3;
   for (int k = 0; k < kRuns && device().is_cuda(); ++k) {
     const std::string what = difference_of_plain_runs(program);

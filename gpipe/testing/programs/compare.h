@@ -1,5 +1,5 @@
-// run: runs a program in the plain model and in the pipeline, and compares all that a user could
-// see.
+// run: runs a program in the plain model and in the pipeline, and compares all results that a user
+// could see.
 #ifndef GPIPE_TESTING_PROGRAMS_COMPARE_H_
 #define GPIPE_TESTING_PROGRAMS_COMPARE_H_
 
@@ -23,7 +23,7 @@ struct Outcome {
     kRefused,       // the pipeline throws what it documents, see compare.cc
     kUnrepeatable,  // on a GPU: differs, but two runs of the plain model differ, too
     kDifferent,
-    kThrows,  // the pipeline throws anything else
+    kThrows,  // the pipeline throws something that is not documented
   };
   Kind kind = kEqual;
   std::string what;      // what differs first, or the message

@@ -14,7 +14,7 @@
 
 namespace gpipe::testing::programs {
 
-// An expression with its numbers filled in and its parameters chosen: a part of a layer.
+// An expression with its numbers filled in and its parameters chosen, for use in a layer.
 struct Expression {
   std::string text;  // without the parameters
   std::function<at::Tensor(at::Tensor x, at::Tensor s, at::Tensor a, at::Tensor b)> compute;
@@ -31,7 +31,7 @@ std::optional<Expression> draw_use_of(const State& state, const at::Tensor& s, R
 // An expression that makes one more value from `x`.
 Expression draw_extra(const State& state, Random& random);
 
-// "[a = parameter({4})]", and the parameters themselves, registered in `module`.
+// A text like "[a = parameter({4})]".
 std::string parameters_text(const std::vector<Parameter>& parameters);
 // Layers read them anew in each call: a pipeline may give them copies (tied/tied_layer.h).
 using LayerParameters = std::shared_ptr<std::vector<at::Tensor>>;

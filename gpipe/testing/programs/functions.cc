@@ -24,7 +24,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Affects timing only: the numbers that a thread draws here change no result.
+// This affects timing only: no result depends on the numbers that a thread draws here.
 void sleep_a_little() {
   thread_local Random random(std::hash<std::thread::id>()(std::this_thread::get_id()));
   std::this_thread::sleep_for(std::chrono::microseconds(pick(random, 0, 300)));
@@ -104,10 +104,10 @@ struct Scaled : Function<Scaled> {  // with a parameter
   }
 };
 
-// Options for integers on x's device.
+// The options of an integer tensor on x's device.
 at::TensorOptions indices(const Tensor& x) { return x.options().dtype(at::kLong); }
 
-// (rows) -> (rows, 1, ...), to match x.
+// A vector (rows) as (rows, 1, ...), to match x.
 Tensor column(const Tensor& s, const Tensor& x) {
   std::vector<int64_t> sizes(x.dim(), 1);
   sizes[0] = x.size(0);
@@ -124,8 +124,8 @@ Tensor with_halved_gradient(Tensor x) {
   return x;
 }
 
-// Writes into the gradient, as users do although LibTorch advises against it: other tensors may
-// have the same memory.
+// Writes into the gradient, although LibTorch advises against it: some users do so. Other tensors
+// may have the same memory.
 void scale_in_place(const Tensor& gradient) { gradient.mul_(1.5); }
 
 bool can_be_written(const Tensor& gradient) {
@@ -274,7 +274,7 @@ const Entry kFunctions[] = {
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::stack(x.unbind(1), 1))},
     {k1, kFresh, kNone, kNone, GPIPE_EXPRESSION(at::stack({x, x * 2}, 1))},
     {kAny, kSame, kNone, kNone, GPIPE_EXPRESSION(x)},
-    // In place.
+    // Operators that work in place.
     {kAny, kInPlace, kNone, kNone, GPIPE_EXPRESSION(x.relu_())},
     {kAny, kInPlace, kNone, kNone, GPIPE_EXPRESSION(x.tanh_())},
     {kAny, kInPlace | kFresh, kNone, kNone, GPIPE_EXPRESSION(x.mul_(0.5))},
@@ -321,7 +321,7 @@ const Entry kFunctions[] = {
     {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(at::layer_norm(x, {last}, a))},
     {kAny, kFresh, Shape::kLast, kNone, GPIPE_EXPRESSION(at::lerp(x, x.sin(), a.sigmoid()))},
     {k1, kFresh, Shape::kSquare, kNone, GPIPE_EXPRESSION(at::cdist(x, a))},
-    // Custom functions, hooks, timing.
+    // Custom functions, hooks, and delays.
     {kAny, kFresh, kNone, kNone, GPIPE_EXPRESSION(Square::apply(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(SavedOutput::apply(x))},
     {kAny, 0, kNone, kNone, GPIPE_EXPRESSION(ReversedGradient::apply(x))},
@@ -443,7 +443,8 @@ Expression expression(const Entry& entry, const State& state, Random& random) {
       for (size_t k = 0; k < state.tied_shapes.size(); ++k) {
         if (state.tied_shapes[k] == parameter.shape) parameter.tied = static_cast<int64_t>(k);
       }
-      // Otherwise the parameter is the first of several tied ones: see draw_function.
+      // The tied parameter has a number. Otherwise it is the first of several tied ones: see
+      // draw_function.
       if (parameter.tied < 0) parameter.tied = static_cast<int64_t>(state.tied_shapes.size());
     }
     result.parameters.push_back(std::move(parameter));
@@ -512,7 +513,7 @@ Layer expression_layer(const State& state, const Expression& expression, size_t 
   return layer;
 }
 
-// Names the parameters of a layer that it has not registered.
+// A layer that uses parameters which it has not registered, and names them (TiedLayer).
 struct TiedUse : torch::nn::Module, TiedLayer {
   TiedUse(LayerParameters parameters, std::vector<size_t> named)
       : parameters(std::move(parameters)), named(std::move(named)) {}
@@ -528,8 +529,9 @@ struct TiedUse : torch::nn::Module, TiedLayer {
   std::vector<size_t> named;
 };
 
-// A layer that keeps state in a buffer and changes it in each forward, as users' layers do. Some
-// ask whether they are being recomputed; for the others the pipeline restores the buffer.
+// A layer that keeps state in a buffer and changes it in each forward, as users' layers do. Some of
+// these layers ask whether they are being recomputed. For the others the pipeline restores the
+// buffer.
 Layer with_state(Random& random) {
   struct State {
     const char* text;
@@ -580,7 +582,7 @@ Layer with_state(Random& random) {
   return layer;
 }
 
-// Counts the gradients that pass its output.
+// A layer that counts the gradients that arrive at its output.
 Layer counting_output_hook(int64_t counter) {
   Layer layer;
   layer.text =

@@ -1,5 +1,5 @@
-// Tests of the comparison itself: differences that are planted in the pipeline's side must be found
-// and named, and a failing program that is made small must still fail in the same way.
+// Tests of the comparison itself. A difference that is planted in the pipeline's side must be found
+// and named. A failing program that is made small must still fail in the same way.
 
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/zeros.h>
@@ -190,8 +190,8 @@ TEST(Judge, FindsALoss) {
   }
 }
 
-// For the target's gradient, the loss has kept another output of the first micro-batch than the one
-// from which it was computed.
+// For the target's gradient, the loss uses an output that it has kept from the first micro-batch,
+// and not the one from which it was computed.
 TEST(Judge, FindsATargetsGradient) {
   Program program = program_with(
       [](ScaleImpl& scale) {
@@ -263,8 +263,8 @@ TEST(Judge, FindsThatTheCallersRoundingDoesNotReachALayer) {
   EXPECT_EQ(run(rounding(nullptr)).kind, Outcome::kEqual);
 }
 
-// The same summands, with the last micro-batch first. There are so many that the sums of all
-// columns cannot be equal by chance on any processor.
+// The sums have the same terms, but the last micro-batch comes first. There are so many terms that
+// the sums of all columns cannot be equal by chance on any processor.
 TEST(Judge, FindsTheOrderOfSums) {
   constexpr int64_t kSummands = 32;
   const Fault fault = [](ScaleImpl& scale) {
@@ -457,7 +457,7 @@ TEST(Reduce, WhatIsLeftFailsInTheSameWay) {
   EXPECT_THAT(to_text(reduced.program), Not(HasSubstr("Linear")));
 }
 
-// A fault that shows in the second call of a layer.
+// A fault that appears only in the second call of a layer.
 TEST(Reduce, WhatTheFailureNeedsIsKept) {
   Program program = large_program([](ScaleImpl& scale) {
     scale.after = [](ScaleImpl& layer, Tensors& result) {
@@ -471,7 +471,7 @@ TEST(Reduce, WhatTheFailureNeedsIsKept) {
   EXPECT_EQ(reduced.outcome.category, "output");
   EXPECT_TRUE(run(reduced.program).failed());
   EXPECT_EQ(reduced.program.layers.size(), 1U);
-  // The second call of the layer: of another micro-batch, or of another mini-batch.
+  // The second call of the layer is for another micro-batch, or for another mini-batch.
   EXPECT_EQ(reduced.program.chunks * reduced.program.calls, 2);
 }
 

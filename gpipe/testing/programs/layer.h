@@ -1,4 +1,4 @@
-// Layer: the layers of random programs, and what the layers of a model share.
+// Layer: the layers of random programs, and the objects that the layers of a model share.
 #ifndef GPIPE_TESTING_PROGRAMS_LAYER_H_
 #define GPIPE_TESTING_PROGRAMS_LAYER_H_
 
@@ -26,7 +26,7 @@ using internal::ValueKind;
 
 using Random = std::mt19937_64;
 
-// Uniform in [low, high].
+// A random number, uniform in [low, high].
 int64_t pick(Random& random, int64_t low, int64_t high);
 // True with probability 1 / `count`.
 bool once_in(Random& random, int64_t count);
@@ -36,8 +36,8 @@ bool once_in(Random& random, int64_t count);
 struct Workshop {
   at::Tensor tied_parameter(int64_t number, at::IntArrayRef shape);
 
-  // Whether a tied parameter is registered by the first layer that uses it alone, and named by the
-  // others (TiedLayer); otherwise all of them register it.
+  // Whether only the first layer that uses a tied parameter registers it, and the others name it
+  // (TiedLayer). Otherwise all of them register it.
   bool names_tied = false;
   std::set<int64_t> registered;  // the tied parameters that a layer has registered, if names_tied
 
@@ -115,7 +115,7 @@ std::string with_numbers(std::string text, int64_t channels, int64_t last, int64
 
 std::string shape_text(at::IntArrayRef shape);
 
-// "torch::Tensor x", "gpipe::Tensors v" ...
+// A text like "torch::Tensor x" or "gpipe::Tensors v".
 std::string argument_text(ValueKind kind);
 
 }  // namespace gpipe::testing::programs

@@ -108,7 +108,7 @@ struct ResidualImpl : nn::Module {
 };
 TORCH_MODULE(Residual);
 
-// As in ResNet: its last operation is in-place.
+// A block as in ResNet, whose last operation is in-place.
 struct BasicBlockImpl : nn::Module {
   explicit BasicBlockImpl(int64_t channels)
       : conv(register_module(
@@ -227,7 +227,7 @@ const Entry kModules[] = {
     {kAny, 0, GPIPE_MODULE(nn::LogSoftmax(1))},
     {kAny, 0, GPIPE_MODULE(nn::Softmin(1))},
     {k3, 0, GPIPE_MODULE(nn::Softmax2d())},
-    // The same in place.
+    // The same modules in place.
     {kAny, kInPlace, GPIPE_MODULE(nn::ReLU(nn::ReLUOptions(true)))},
     {kAny, kInPlace, GPIPE_MODULE(nn::ReLU(nn::ReLUOptions(true)))},
     {kAny, kInPlace, GPIPE_MODULE(nn::ReLU6(nn::ReLU6Options(true)))},

@@ -35,7 +35,7 @@ bool writes_gradients(const Layer& layer) {
 }
 
 // Whether, for one row, a parameter of the layer may get a view of its result's gradient. LibTorch
-// lets .grad have that memory, into which user code may write later
+// may use that memory for .grad, and user code may write into it later
 // (docs/guide/17-same-training.md).
 bool gives_views_of_gradients(const Layer& layer) {
   return !allowed(layer.text, {"{a, b}", "(a + b)", "(a - b)", "a.unsqueeze(0)", "b.unsqueeze(0)",
@@ -44,7 +44,7 @@ bool gives_views_of_gradients(const Layer& layer) {
 
 // Whether user code in the layer writes into a gradient that its input also gets, and sends a
 // tensor on a second route. Which tensors share that gradient's memory then depends on which of its
-// terms have been added already (docs/guide/17-same-training.md).
+// terms have already been added (docs/guide/17-same-training.md).
 bool writes_gradient_of_input(const Layer& layer) {
   return !allowed(layer.text, {"x + with_gradient_scaled_in_place", "AddAndScaleInPlace"});
 }
@@ -121,7 +121,7 @@ bool append_one(Program& program, State& state, Random& random, Drawer drawer,
     state.trainable = trainable;
   } else if (once_in(random, 8) && allowed("hook", without)) {
     const bool scale = once_in(random, 2);
-    // Gradients of modules' parameters are in memory of their own.
+    // The gradients of modules' parameters have memory of their own.
     const bool in_place =
         scale && drawer == draw_module && once_in(random, 2) && allowed("halve in place", without);
     last = with_parameter_hooks(last, state.next_number++, scale, in_place);
@@ -189,7 +189,7 @@ void draw_layers(Program& program, State& state, Random& random,
   const size_t length = static_cast<size_t>(pick(random, 2, 9));
   for (int tries = 0; program.layers.size() < length && tries < 300; ++tries) {
     append_one(program, state, random, pick_drawer(random), without);
-    // Combines what chance would rarely bring together.
+    // Combines layers that chance would rarely bring together.
     if (!program.layers.empty() && program.layers.back().aliases && state.fresh &&
         once_in(random, 4)) {
       for (int k = 0; k < 30 && !program.layers.back().in_place; ++k) {
@@ -197,14 +197,15 @@ void draw_layers(Program& program, State& state, Random& random,
       }
     }
   }
-  // Drawn from a generator of their own, as all later additions: the other draws do not change.
+  // Later additions to this function draw from a generator of their own, so that the older draws do
+  // not change.
   Random apart(program.seed + 1);
   while (once_in(apart, 6)) append_one(program, state, apart, draw_shared_gradients, without);
-  // Something must be trainable.
+  // The program must have something to train.
   for (int tries = 0; !state.trainable && tries < 3000; ++tries) {
     append_one(program, state, random, draw_linear, without);
   }
-  // Every skip must be popped.
+  // The program must pop every skip.
   for (int tries = 0; !state.skips.empty() && tries < 300; ++tries) {
     if (state.kind != ValueKind::kTensor && state.kind != ValueKind::kTensors) {
       append_one(program, state, random, draw_use, without);
@@ -224,8 +225,8 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   };
   const bool two_rows = any([](const Layer& layer) { return layer.needs_two_rows; });
   const bool batch_norm = any([](const Layer& layer) { return layer.batch_norm; });
-  // A view of a tensor that is changed in place later becomes one more use of the tensor, which is
-  // made only when it is asked for.
+  // A view of a tensor that is changed in place later counts as one more use of the tensor.
+  // Autograd makes that use only when it is asked for.
   program.in_double = any([](const Layer& layer) { return layer.spreads; }) ||
                       (any([](const Layer& layer) { return layer.aliases; }) &&
                        any([](const Layer& layer) { return layer.in_place; }));
@@ -250,7 +251,7 @@ void draw_run(Program& program, Random& random, const std::vector<std::string>& 
   // Gradients that wait must not show what such layers write. kStepTable, which tests that, is
   // drawn more often.
   if (any(writes_gradients) && once_in(random, 2)) program.entry = Entry::kStepTable;
-  // Computed from the seed, so that the other draws do not change.
+  // It is computed from the seed, so that the other draws do not change.
   program.generator = program.seed / 2 % 2 == 0 && allowed("generator", without);
   program.fails_first = program.seed / 4 % 3 == 0 && allowed("failure", without);
   program.train = !once_in(random, program.forward_only() ? 2 : 10);

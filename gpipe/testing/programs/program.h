@@ -1,4 +1,5 @@
-// Program: a random program: a model, its inputs, and how they are run.
+// Program: a random program, which consists of a model, its inputs, and the way in which they are
+// run.
 #ifndef GPIPE_TESTING_PROGRAMS_PROGRAM_H_
 #define GPIPE_TESTING_PROGRAMS_PROGRAM_H_
 
@@ -58,7 +59,8 @@ struct Program {
   // Runs in double, for a program whose gradients are exact only up to the order of sums.
   bool in_double = false;
   Entry entry = Entry::kForward;
-  // For a kStepTable: the schedule of a named generator, on its placement; false: a random one.
+  // For a kStepTable: true for the schedule of a named generator, on its placement; false for a
+  // random one.
   bool generator = false;
   // For a step: before the first call the pipeline runs a step whose loss function throws. Its
   // effects on buffers and gradients are undone.
@@ -79,7 +81,7 @@ struct Program {
   bool is_step() const {
     return entry == Entry::kStep || entry == Entry::kStepGPipe || entry == Entry::kStepTable;
   }
-  // For a kStepTable.
+  // The schedule table of a kStepTable.
   Table table() const { return {seed, generator, static_cast<int64_t>(balance.size())}; }
   bool forward_only() const { return entry == Entry::kNoGrad || entry == Entry::kInference; }
 };

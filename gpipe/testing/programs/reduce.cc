@@ -114,7 +114,7 @@ std::vector<Program> smaller(const Program& program) {
 
 Reduced reduce(Program program, Outcome outcome) {
   int runs = 0;
-  // A failure that occurs in every try needs only one.
+  // If a failure occurs in every try, one try is enough.
   int failures = 0;
   for (int k = 0; k < kTries; ++k) failures += run(program).failed() ? 1 : 0;
   const int tries = failures == kTries ? 1 : kTries;

@@ -1,4 +1,5 @@
-// Side: a program's model with its optimizer and batches; the plain model's calls of it.
+// Side: a program's model, with its optimizer and batches, and the calls that the plain model
+// makes.
 #ifndef GPIPE_TESTING_PROGRAMS_SIDE_H_
 #define GPIPE_TESTING_PROGRAMS_SIDE_H_
 
@@ -28,7 +29,7 @@ struct Side {
 // every second program.
 bool spreads(const Program& program);
 
-// On the CPU.
+// Makes a side on the CPU.
 Side make_side(const Program& program, bool copies_skips = false);
 void make_optimizer(const Program& program, const std::vector<at::Tensor>& parameters, Side& side);
 
@@ -46,8 +47,8 @@ struct Batch {
   Tensors tensors() const;
 };
 
-// The batch of a call, always the same. Each side makes its own, on the devices of its first and
-// last layer.
+// The batch of a call, the same in each run. Each side makes its own batch, on the devices of its
+// first and last layer.
 Batch make_batch(const Program& program, int64_t call, c10::Device first, c10::Device last);
 
 // A target has one number per row: it fits every output, even if the program lacks some layers.
@@ -56,8 +57,8 @@ LossFn make_loss(const Program& program);
 // The seed for LibTorch's generator before a call.
 uint64_t call_seed(const Program& program, int64_t call);
 
-// While it lives, this thread rounds and flushes denormals as the program says. Only on the CPU:
-// the caller's modes do not affect kernels of other devices.
+// While it lives, this thread rounds and flushes denormals as the program says. It is for the CPU
+// only, because the caller's modes do not affect kernels of other devices.
 class FloatSettings {
  public:
   explicit FloatSettings(const Program& program);

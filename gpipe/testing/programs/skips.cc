@@ -1,4 +1,4 @@
-// Layers that stash and pop.
+// Draws layers that stash and pop.
 
 #include <ATen/ops/randn.h>
 
@@ -13,7 +13,8 @@ namespace {
 
 using at::Tensor;
 
-// Takes what it pops and its values; returns its values and sets what it stashes.
+// A function that takes the popped tensors and its values. It returns its values and sets what is
+// stashed.
 using SkipBody = std::function<Tensors(const Tensors& popped, Tensors values, Tensors& stashed)>;
 
 template <typename Value>
@@ -108,7 +109,8 @@ std::optional<Draw> draw_stash(const State& state, Random& random) {
   const Expression what = draw_extra(state, random);
   OpenSkip skip{state.next_number, once_in(random, 2), {}};
   const bool on = once_in(random, 2);
-  // A new tied parameter would need an entry in the state; skips have parameters of their own.
+  // Skips have parameters of their own, because a new tied parameter would need an entry in the
+  // state.
   std::vector<Parameter> parameters = what.parameters;
   for (Parameter& parameter : parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
@@ -157,7 +159,7 @@ std::optional<Draw> draw_pop(const State& state, Random& random) {
   for (Parameter& parameter : use->parameters) {
     if (parameter.tied >= static_cast<int64_t>(state.tied_shapes.size())) parameter.tied = -1;
   }
-  // Try the use here: a failing pop would have removed the skip from the trial model.
+  // The use is tried here, because a failing pop would have removed the skip from the trial model.
   Tensors tensors;
   for (const Parameter& parameter : use->parameters) tensors.push_back(at::randn(parameter.shape));
   tensors.resize(2);

@@ -22,7 +22,8 @@ struct Table {
   // The placement of a generator's schedule. No value for a random one, which may leave workers
   // without actions.
   std::optional<Placement> placement() const;
-  // "zb-v", "interleaved, 3 stages per worker", "a random schedule of the seed"
+  // The name of the table, like "zb-v", "interleaved, 3 stages per worker", or "a random schedule
+  // of the seed".
   std::string name() const;
 };
 

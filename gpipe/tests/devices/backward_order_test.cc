@@ -79,7 +79,7 @@ TEST_F(BackwardOrder, EachOfTwoCheckpointsRecomputesRightBeforeItsBackwardTheLat
                                       "a recompute", "a backward"));
 }
 
-// Logs in its backward the number of the micro-batch whose forward it was.
+// A layer that logs in its backward which micro-batch's forward it belongs to.
 struct NumberedImpl : nn::Module {
   explicit NumberedImpl(std::shared_ptr<Log> log) : log(std::move(log)) {}
   at::Tensor forward(const at::Tensor& x) {
@@ -90,8 +90,8 @@ struct NumberedImpl : nn::Module {
 };
 TORCH_MODULE(Numbered);
 
-// Case 39 of torchgpipe's: the order is the schedule's, not autograd's, also where host and GPU
-// work together.
+// This is case 39 of torchgpipe's tests: the order is the schedule's and not autograd's, also if
+// host and GPU work together.
 TEST_F(BackwardOrder, IsTheSchedulesOnHostAndDevice) {
   for (const bool host_first : {true, false}) {
     const auto host = std::make_shared<Log>();

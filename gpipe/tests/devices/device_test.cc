@@ -1,5 +1,5 @@
-// Tests pipelines over devices. As device_test all stages are on the CPU; as device_fake_test they
-// are on the fake accelerator; as device_cuda_test they are on the available GPUs (a single one
+// Tests pipelines over devices. In device_test all stages are on the CPU; in device_fake_test they
+// are on the fake accelerator; in device_cuda_test they are on the available GPUs (a single GPU
 // stands for all).
 
 #include "gpipe/testing/device.h"
@@ -52,7 +52,7 @@ constexpr Checkpoint kModes[] = {Checkpoint::kAlways, Checkpoint::kExceptLast, C
 
 at::Tensor square(const Tensors& outputs, const Tensors&) { return outputs[0].pow(2).mean(); }
 
-// The plain model's gradients on the CPU: the input's, then the parameters'.
+// The gradients of the plain model on the CPU: first the input's, then the parameters'.
 std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& input) {
   const at::Tensor x = input.detach().clone().requires_grad_();
   square({model->forward(x)}, {}).backward();
@@ -61,7 +61,7 @@ std::vector<at::Tensor> plain_gradients(nn::Sequential model, const at::Tensor& 
   return gradients;
 }
 
-// The same through a pipeline, by forward and backward or by a step.
+// The gradients of a pipeline, by forward and backward or by a step.
 std::vector<at::Tensor> piped_gradients(nn::Sequential model, const GPipeOptions& options,
                                         const at::Tensor& input, bool step) {
   GPipe pipe(model, options);
@@ -134,7 +134,7 @@ TEST_F(Device, StagesOnTheHostAndOnTheDeviceWorkTogether) {
   }
 }
 
-// A layer on pairs, and one whose backward of the second value is late.
+// A layer that takes and returns pairs, and one whose backward of the second value is late.
 struct KeepPairImpl : nn::Module {
   Tensors forward(Tensors pair) { return {pair[0] * 1, pair[1] * 1}; }
 };
@@ -168,8 +168,8 @@ TEST_F(Device, ASlowGradientOfAPairsSecondValueIsWaitedFor) {
   EXPECT_THAT(b.grad().cpu(), EqualsBitwise(torch::full({kChunks, 1}, 5.0)));
 }
 
-// Case 154 of torchgpipe's: copies of a model on threads of one device, as data parallelism has
-// them.
+// This is case 154 of torchgpipe's tests: copies of a model on several threads of one device, as
+// data parallelism has them.
 TEST_F(Device, SkipsOfCopiesOfAModelOnSeveralThreadsDoNotMeet) {
   const testing::HostWaitsAllowed waits;  // these threads wait for their results
   constexpr int kThreads = 2;
@@ -240,8 +240,8 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
     return model;
   };
   const at::Tensor input = torch::randn({12, 4}, torch::kDouble) * 3 + 1;
-  // Only the first batch norm sees what the plain one sees: the input of the second is normalized
-  // by micro-batch.
+  // Only the first batch norm sees the same input as in the plain model. The input of the second
+  // was normalized by micro-batch.
   nn::Sequential plain = make();
   plain->forward(input);
   GPipe pipe(make(), GPipeOptions({1, 3}).devices(devices(2)).chunks(4).deferred_batch_norm(true));
@@ -250,14 +250,14 @@ TEST_F(Device, DeferredBatchNormHasTheStatisticsOfTheWholeBatch) {
   const auto have = pipe->named_buffers();
   for (const char* name : {"1.running_mean", "1.running_var"}) {
     EXPECT_EQ(have[name].device(), device(1)) << name;
-    // Sums over micro-batches are rounded differently from one over the batch, which is in double
+    // Sums over micro-batches are rounded differently from a sum over the batch, which is in double
     // here.
     EXPECT_TRUE(torch::allclose(want[name], have[name].cpu(), /*rtol=*/0, /*atol=*/1e-6)) << name;
   }
   EXPECT_EQ(have["1.num_batches_tracked"].item<int64_t>(), 1);
 }
 
-// Makes a value that the first stage hands to the second beside its output.
+// A function that makes a value which the first stage hands to the second beside its output.
 using Hand = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)>;
 
 struct HandsOverImpl : nn::Module, skip::Skippable {
@@ -427,14 +427,14 @@ TEST_F(Device, BackwardMayRunOnOtherStreamsThanForward) {
         } else if (!same) {
           other.emplace();
         }
-        // Sets earlier gradients, written on the streams of the backward.
+        // Sets gradients before the backward, written on the streams of the backward.
         for (const at::Tensor& parameter : pipe->parameters()) {
           parameter.mutable_grad() = torch::zeros_like(parameter);
         }
         loss.backward();
         std::vector<at::Tensor> results = {on_host(x.grad() * 1)};
         for (const at::Tensor& p : pipe->parameters()) results.push_back(on_host(p.grad() * 1));
-        // Memory that is free now is reused at once.
+        // The allocator reuses at once the memory that is freed here.
         loss = at::Tensor();
         for (int k = 0; k < 3; ++k) torch::full({6, 2, 8, 8}, NAN, device(k));
         return results;
@@ -494,9 +494,9 @@ TEST_F(Device, LayersMayHaveStreamsOfTheirOwn) {
   }
 }
 
-// A stage whose input's gradient is also a skip's, as an addition gives one gradient to both its
-// inputs: one share is copied to another device, the other stays where the previous stage adds to
-// it.
+// The input's gradient of this stage is also the gradient of a skip, because an addition gives one
+// gradient to both its inputs. One of the two is copied to another device. The other stays, and the
+// previous stage adds to it.
 struct BlockImpl : nn::Module {
   BlockImpl()
       : a(register_module("a", nn::Linear(4, 4))), b(register_module("b", nn::Linear(4, 4))) {}
@@ -555,8 +555,8 @@ TEST_F(Device, UsersCodeInBackwardDrawsWhatItsForwardDrew) {
   }
 }
 
-// A backward that runs a pipeline's backward, on the thread that the stages' own backward would
-// wait for.
+// A backward that runs a pipeline's backward, on the thread for which the stages' own backward
+// would wait.
 struct Nested : torch::autograd::Function<Nested> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             GPipe* pipe) {
@@ -664,7 +664,7 @@ struct LookImpl : nn::Module {
 };
 TORCH_MODULE(Look);
 
-// Kernels add up in an order that depends on the gaps.
+// The order in which kernels add up depends on the gaps.
 TEST_F(Device, AViewKeepsItsGapsOnTheHostToo) {
   const c10::Device host(c10::kCPU);
   for (const std::vector<c10::Device>& where :
@@ -694,7 +694,8 @@ TEST_F(Device, AskedGradientsAreInTheOrderOfTheCallersStreams) {
     used.push_back(gradients[k] * 1);
     const auto shape = gradients[k].sizes().vec();
     gradients[k] = at::Tensor();
-    // A later owner of its memory on the stages' streams must not overwrite it yet.
+    // The memory of the gradients is free now. If the stages' streams give it to another tensor,
+    // that must not overwrite the gradients yet.
     const internal::StreamScope before(streams.at(static_cast<size_t>(where == device(1))));
     torch::full(shape, NAN, where);
   }
@@ -710,7 +711,7 @@ struct CountingImpl : nn::Module {
 };
 TORCH_MODULE(Counting);
 
-// Calls until one throws: the result of a device's computation is known only later.
+// Calls until a call throws, because the result of a device's computation is known only later.
 std::string late_error(const std::function<void()>& call) {
   for (int k = 0; k < 50; ++k) {
     try {

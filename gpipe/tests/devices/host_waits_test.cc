@@ -1,6 +1,6 @@
 // Tests that no thread waits for a device inside a step, or in a forward and its backward, whatever
-// the model, the cut, the mode and the schedule; except once, where step() reads its loss. The fake
-// accelerator counts the waits and says where they were.
+// the model, the cut, the mode and the schedule. The only exception is that step() reads its loss
+// once. The fake accelerator counts the waits and says where they were.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -59,7 +59,7 @@ class HostWaitsTest : public ::testing::TestWithParam<std::tuple<int64_t, Checkp
 };
 class HostWaitsWithGraphs : public HostWaitsTest {};
 
-// With graphs the steps that are looked at are replayed.
+// With graphs, the steps whose waits are counted are replays.
 void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
   const auto [partitions, mode, way, one_device] = parameters;
   int64_t replayed = 0;
@@ -100,9 +100,9 @@ void expect_no_waits(const HostWaitsTest::ParamType& parameters, bool graphs) {
           pipe->step(inputs, targets, sample.loss, options);
         }
       };
-      // These steps are plain runs, and then the recordings.
+      // The first steps run without graphs, and the next ones record them.
       for (int step = 0; graphs && step < 4; ++step) train();
-      // The second step finds its schedule compiled, its streams and its buffers made.
+      // In the second step the schedule is already compiled, and the streams and buffers are made.
       for (int step = 0; step < 2; ++step) {
         const auto waits = waits_of(train);
         if (way == Way::kForward) {
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Some, HostWaitsWithGraphs,
                                             ::testing::Bool()),
                          case_name);
 
-// The tests above would see a wait if there were one.
+// Checks that the tests above would notice a wait.
 TEST(HostWaits, AreFoundWithTheirPlace) {
   const auto asks = testing::layer<at::Tensor, at::Tensor>(
       [](const at::Tensor& x) { return x * x.abs().max().item<double>(); });

@@ -1,6 +1,6 @@
-// Tests on a GPU that no call of which LibTorch knows that it waits for the device is made inside a
-// forward and its backward, or inside a step until it reads its loss: LibTorch makes such calls an
-// error. host_waits_test is the same test for machines without a GPU.
+// Tests on a GPU that a forward and its backward, or a step until it reads its loss, make no call
+// that is known to LibTorch as one that waits for the device: LibTorch makes such calls an error.
+// host_waits_test is the same test for machines without a GPU.
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Tests that values that arrive late are waited for: one stage after another is slow on its device,
-// in forward or in backward, so that a stage that reads its results too early computes wrong
+// Tests that stages wait for values that arrive late. One stage after another is slow on its
+// device, in forward or in backward, so a stage that reads its results too early computes wrong
 // values.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ constexpr int64_t kChunks = 2;
 
 enum class Way { kForward, kOneFOneB, kGPipe };
 
-// The stage that is slow, and when it is.
+// Which stage is slow, and in which part of the step.
 struct Slow {
   int64_t stage = -1;
   bool in_backward = false;
@@ -58,7 +58,7 @@ struct MaySlowImpl : nn::Module {
     if (now && !slow->in_backward) testing::slow_work(x.device());
     const at::Tensor y = x.tanh();
     if (now && slow->in_backward) return SlowBackward::apply(y);
-    // Computes the same function as the slow branch.
+    // Computes the same function as the slow branch, without its delay.
     return y * 2 - y.detach();
   }
   std::shared_ptr<Slow> slow;

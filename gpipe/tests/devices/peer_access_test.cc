@@ -1,6 +1,6 @@
-// Tests that between two GPUs whose hardware has peer access, a pipeline's values go the direct
-// way. LibTorch enables peer access at the first copy between two devices; this shows that ours is
-// such a copy. Without peer access, the values must arrive all the same.
+// Tests that a pipeline's values go the direct way between two GPUs whose hardware has peer access.
+// LibTorch enables peer access at the first copy between two devices, so the test shows that our
+// copy is such a copy. Without peer access, the values must arrive nevertheless.
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ TEST_F(PeerAccess, IsOnAfterAStepBetweenTwoGpus) {
   EXPECT_THAT(testing::on_host(x.grad()), testing::EqualsBitwise(weights / 2)) << "two chunks";
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
     if (!at::cuda::canDeviceAccessPeer(device(from).index(), device(to).index())) continue;
-    // Enabling peer access once more tells whether it was on.
+    // A second call that enables peer access says whether it was already on.
     const c10::DeviceGuard guard(device(from));
     EXPECT_EQ(enable_peer_access(device(to)), cudaErrorPeerAccessAlreadyEnabled)
         << "from " << from << " to " << to;

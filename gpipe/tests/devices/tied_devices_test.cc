@@ -1,6 +1,6 @@
-// Tests parameters that stages on several devices use, through TiedLayer: results are bitwise those
-// of all stages on one device of that kind. As tied_devices_test all stages are on the CPU, where
-// nothing is copied.
+// Tests parameters that stages on several devices use, through TiedLayer. Results must be bitwise
+// equal to those with all stages on one device of that kind. In tied_devices_test all stages are on
+// the CPU, where nothing is copied.
 
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -58,7 +58,7 @@ struct FirstImpl : nn::Module {
 };
 TORCH_MODULE(First);
 
-// Uses the weight so often that the order of the sums shows.
+// A layer that uses the weight so often that the order of the sums matters.
 struct LaterImpl : nn::Module, TiedLayer {
   LaterImpl(Tensor weight, int64_t uses) : weight(std::move(weight)), uses(uses) {}
   Tensor forward(Tensor x) {
@@ -384,7 +384,8 @@ struct CutLaterImpl : LaterImpl {
 };
 TORCH_MODULE(CutLater);
 
-// The stage has the weight, too, and passes on the gradients for it that the later stages send.
+// A stage that has the weight, too. It must pass on the gradients for the weight that later stages
+// send.
 TEST_F(TiedDevices, AStageThatNoGradientReachesHandsOthersOn) {
   for (const Checkpoint mode : kModes) {
     std::vector<Tensor> seen;
@@ -437,8 +438,8 @@ struct ClampedImpl : FirstImpl {
 };
 TORCH_MODULE(Clamped);
 
-// The change is also refused where nothing is recorded, and ModelState does not check. (From the
-// host the copy is made at once.)
+// The change is also refused if nothing is recorded and ModelState does not check. (If the first
+// stage is on the host, the copy is made at once.)
 TEST_F(TiedDevices, AChangeInAForwardIsRefusedWhereCopiesDoNotHaveIt) {
   for (const c10::Device& last : {c10::Device(c10::kCPU), testing::device(0)}) {
     const Clamped first;
@@ -604,7 +605,7 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
   const testing::HostWaitsAllowed waits;
   const Model model = make_model();
   run_in_two_threads(model, model.layers, kSpread[0]);
-  // The copy is on the first stage's device.
+  // The weight is used on another device first, so the first stage's device has the copy.
   const Model behind = make_model();
   run_in_two_threads(behind,
                      nn::Sequential(nn::Linear(kWidth, kWidth), behind.first, behind.later[0],
@@ -612,7 +613,7 @@ TEST_F(TiedDevices, PipelinesOverOneModelMayRunInSeveralThreads) {
                      {0, 1, 0, 0, 0, 1});
 }
 
-// A failed call must put the parameters back, too.
+// If a call fails, the parameters must be put back, too.
 struct ThrowsOnceImpl : nn::Module {
   Tensor forward(const Tensor& x) {
     TORCH_CHECK(++calls != 3, "the third call");

@@ -143,8 +143,8 @@ TEST_P(Autograd, BackwardWithAListOfInputsFillsTheirGradientsOnly) {
               EqualsBitwise(plain->named_parameters()["2.weight"].grad()));
 }
 
-// See the row about gradients in shared memory in the documentation: LibTorch would let the two
-// .grad be one tensor.
+// See the documentation's row about gradients in shared memory: LibTorch would make the two .grad
+// the same tensor.
 TEST_P(Autograd, BackwardWithAListOfInputsGivesEachGradientMemoryOfItsOwn) {
   const torch::Tensor a = torch::ones({4}).requires_grad_();
   const torch::Tensor b = torch::ones({4}).requires_grad_();
@@ -444,7 +444,7 @@ struct CountImpl : nn::Module {
 };
 TORCH_MODULE(Count);
 
-// --- gradients asked for by name are those that backward() accumulates
+// --- Gradients that are asked for by name equal those that backward() accumulates.
 
 // Like a lambda, this layer uses a parameter of another layer, and a tensor that no layer has
 // registered.
@@ -496,7 +496,7 @@ TEST_P(Autograd, GradTowardsAParameterWithHooksIsAnErrorThatNamesIt) {
   EXPECT_EQ(calls, 0);
 }
 
-// --- graphs from outside
+// --- Graphs that were made outside of the pipeline.
 
 TEST_P(Autograd, AGraphFromOutsideThatTwoStagesUseIsAnError) {
   for (bool hooked : {false, true}) {
@@ -545,7 +545,7 @@ TEST_P(Autograd, AGraphFromOutsideThatOneStageUsesIsExact) {
   EXPECT_THAT(results[1], EqualsBitwise(results[0]));
 }
 
-// Each backward takes its own gradients, and they follow one another.
+// Each backward uses its own output gradients, and one follows the other.
 TEST_P(Autograd, TwoThreadsRunBackwardThroughOneOutput) {
   for (int run = 0; run < 20; ++run) {
     nn::Sequential module = chain();
@@ -680,7 +680,8 @@ TEST(OnePipeline, FromTwoThreadsRunsOneCallAfterTheOther) {
   EXPECT_EQ(same, 100);
 }
 
-// Neither call changes what the other one adds to: a scale of 1 leaves gradients as they are.
+// Neither call changes tensors to which the other one adds: a scale of 1 leaves gradients as they
+// are.
 TEST(OnePipeline, ClipsInOneThreadWhileAnotherTrains) {
   const LossFn loss = [](const Tensors& outputs, const Tensors&) { return outputs[0].sum(); };
   namespace nn = torch::nn;

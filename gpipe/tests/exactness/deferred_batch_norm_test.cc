@@ -106,7 +106,8 @@ TEST_P(Deferred, RunningStatisticsAreThoseOfTheWholeBatch) {
   nn::Sequential module = norms(momentum);
   GPipe pipe(module, options(4, mode, /*deferred=*/true));
   testing::manual_seed(5);
-  // Short and odd mini-batches in between: 2 rows give two micro-batches, 7 give 2, 2, 2 and 1.
+  // The lengths include short and odd mini-batches: 2 rows give two micro-batches, 7 give 2, 2, 2
+  // and 1.
   for (const int64_t rows : {8, 2, 7, 8}) {
     const torch::Tensor input = torch::randn({rows, 2, 4, 4}, torch::kDouble) * 3 + 5;
     {
@@ -158,7 +159,7 @@ TEST(DeferredBatchNorm, DoesNotCancelInFloat) {
   pipe->forward(input.to(testing::device()));
   const torch::Tensor expected = layer<nn::BatchNorm1dImpl>(plain, 0)->running_var;
   const torch::Tensor actual = layer<nn::BatchNorm1dImpl>(module, 0)->running_var;
-  // Kept in float, which has 24 bits: 6e-8 per rounding.
+  // The variance is in float, which has 24 bits: each rounding changes it by up to 6e-8.
   EXPECT_TRUE(
       torch::allclose(on_host(actual).to(torch::kDouble), expected, /*rtol=*/1e-6, /*atol=*/0));
 }

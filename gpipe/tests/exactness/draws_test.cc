@@ -37,8 +37,8 @@ GPipeOptions options(std::vector<int64_t> balance, int64_t chunks, Checkpoint mo
       .checkpoint(mode);
 }
 
-// Draws from the process's own generator from start() until it is destroyed. start() returns when
-// the first number is drawn.
+// Draws from the process's own generator from start() on, until it is destroyed. start() returns
+// when the first number is drawn.
 class Drawer {
  public:
   Drawer()
@@ -136,7 +136,7 @@ Tensors train(const Run& run) {
   Drawer drawer;
   testing::manual_seed(1);
   nn::Sequential model(testing::layer<torch::Tensor, torch::Tensor>([&](torch::Tensor x) {
-                         // The step's seed has now been drawn; from here on other threads may draw.
+                         // The step's seed has been drawn by now, so other threads may draw.
                          drawer.start();
                          return x;
                        }),
@@ -211,7 +211,7 @@ TEST(DrawsTest, ManualSeedGovernsAndEachStepDrawsAnew) {
   EXPECT_FALSE(torch::equal(first, second));
   testing::manual_seed(8);
   EXPECT_FALSE(torch::equal(on_host(pipe->forward(x)), first));
-  // Micro-batches and layers do not repeat each other.
+  // Different micro-batches and layers must draw different numbers.
   const torch::Tensor rows = first.view({4, -1});
   EXPECT_FALSE(torch::equal(rows[0], rows[1]));
 }

@@ -1,5 +1,5 @@
-// Tests GPipe::evaluate: it runs forward and loss only, is exact, and keeps nothing; and it tests
-// its calls.
+// Tests GPipe::evaluate: that it runs forward and loss only, is exact, and keeps nothing; and which
+// calls it accepts.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -254,7 +254,7 @@ TEST(Evaluate, FindsTheFirstValueThatIsNotFinite) {
       ThrowsMessage<c10::ValueError>(HasSubstr("layer 1")));
 }
 
-// A validation does not read gradients: those of a step that went wrong do not matter to it.
+// A validation does not read gradients, so gradients of a step that went wrong do not matter to it.
 TEST(Evaluate, LooksAtNoGradients) {
   nn::Sequential model(nn::Linear(2, 2));
   model->parameters()[0].mutable_grad() = torch::full({2, 2}, std::nanf(""));
@@ -279,7 +279,7 @@ TEST(Evaluate, TakesALossThatTheFunctionGoesOnToChange) {
   EXPECT_THAT(result.losses, ElementsAre(1, 2));
 }
 
-// Running statistics change as in a forward: once per mini-batch where they are deferred.
+// Running statistics change as in a forward: if they are deferred, once per mini-batch.
 TEST(Evaluate, InTrainingModeUpdatesStatisticsAsForwardDoes) {
   const Batch batch;
   const auto buffers = [&](auto call) {

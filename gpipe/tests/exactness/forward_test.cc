@@ -244,7 +244,7 @@ TEST(GPipeForward, OpenMpThreadsOfTheCallerEndBeforeALongRunAndThoseOfWorkersAft
   std::thread([&] {
     (void)at::get_num_threads();  // the first call sets the default
     at::set_num_threads(4);
-    // A single micro-batch: the stages run one after the other.
+    // A single micro-batch, for which the stages run one after the other.
     GPipe pipe(nn::Sequential(slow, nn::Identity()), options({1, 1}).chunks(1));
     const int64_t without_teams = threads_of_process();
     // The first run does not know how long it takes. Its workers' threads end in the second.
@@ -358,8 +358,8 @@ TEST(GPipeForward, EveryPartitionRecomputesAsItsOwnModeSays) {
   EXPECT_EQ(never->calls.size(), 3u);
 }
 
-// A checkpointed stage drops the graph of its forward, but its output wants a gradient where that
-// of the plain model does.
+// A checkpointed stage drops the graph of its forward. But its output must require a gradient if
+// the output of the plain model does.
 TEST(GPipeForward, ACheckpointedOutputWantsAGradientWhereAParameterOrAnInputDoes) {
   for (const bool parameter : {false, true}) {
     for (const bool input : {false, true}) {
@@ -402,7 +402,7 @@ TEST(GPipeForward, LayersSeeWhetherTheyAreCheckpointedOrRecomputed) {
     }
     for (const Witness& witness : {first, last}) {
       EXPECT_THAT(witness->flags, ElementsAre(Pair(true, false), Pair(false, true)));
-      // Both passes look to a layer like the plain model's pass; the graph of the first one is
+      // Both passes must look to a layer like the plain model's pass. The graph of the first one is
       // gone.
       EXPECT_TRUE(witness->calls[0].has_history);
       EXPECT_TRUE(witness->calls[1].has_history);

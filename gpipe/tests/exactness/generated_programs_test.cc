@@ -82,9 +82,9 @@ std::vector<std::string> left_out(Kind kind) {
   return words;
 }
 
-// Makes LibTorch sum in a fixed order wherever it has such a kernel; where it knows that it has
-// none, it throws in the plain model. Must be called before anything is computed on a GPU. For
-// cuDNN and TF32 every test does so already (gpipe/testing/same_bits.cc).
+// Makes LibTorch sum in a fixed order in every operator that has such a kernel. An operator that
+// LibTorch knows to have none throws in the plain model. Must be called before anything is computed
+// on a GPU. For cuDNN and TF32 every test does so already (gpipe/testing/same_bits.cc).
 void compute_the_same_each_time() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -95,10 +95,11 @@ uint64_t default_programs(Kind kind) {
   return kind == Kind::kCpu ? 1000 : kind == Kind::kFake ? 600 : 300;
 }
 
-// Enough calls for graphs to be recorded and replayed.
+// This is enough for graphs to be recorded and replayed.
 constexpr int64_t kCallsWithGraphs = 6;
 
-// The begin of a message, without the parts that differ from program to program, to count messages.
+// The beginning of a message, without the parts that differ from program to program. Messages are
+// counted by it.
 std::string beginning_of(const std::string& message) {
   return message.substr(0, std::min<size_t>(message.find('\n'), 110));
 }
@@ -109,7 +110,7 @@ TEST_F(GeneratedPrograms, EqualThePlainModelBitByBit) {
   const Kind kind = kind_of_device();
   at::set_num_threads(1);
   if (kind == Kind::kCuda) compute_the_same_each_time();
-  // The check waits for devices, and so would hide other waits that are missing.
+  // The check waits for devices, and so it would hide that other waits are missing.
   internal::check_held_gradients(kind == Kind::kCpu);
   const uint64_t seed = number_from("GPIPE_TEST_SEED", 20261121);
   const uint64_t programs = number_from("GPIPE_PROGRAMS", default_programs(kind));

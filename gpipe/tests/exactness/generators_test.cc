@@ -1,6 +1,6 @@
-// Tests that a recompute draws the same, whatever a layer draws from: the default generators of its
-// device and of the host, a generator that it gives to operators, and fused attention, which does
-// not take one.
+// Tests that a recompute draws the same numbers, whatever a layer draws from: the default
+// generators of its device and of the host, a generator that it gives to operators, and fused
+// attention, which does not take one.
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
@@ -119,7 +119,7 @@ TEST_F(Generators, DrawsOfTheDeviceAreRepeated) {
   });
 }
 
-// A stage's layer may draw on the host, whatever its device.
+// A layer may draw on the host, whatever the device of its stage.
 TEST_F(Generators, DrawsOfTheHostAreRepeated) {
   const testing::HostWaitsAllowed waits;  // for the copies, of memory that is not pinned
   expect_as_without_recompute([]() -> Function {

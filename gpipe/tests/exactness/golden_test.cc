@@ -51,9 +51,9 @@ Checkpoint mode_of(const std::string& name) {
   throw std::runtime_error("no such mode: " + name);
 }
 
-// The run whose buffers are the reference. The original updates running statistics again in every
-// recompute. Ours does not, so in every mode its statistics are those of the original's run with
-// "never". Returns nullptr if there is no such run.
+// The original's run whose buffers are the reference. The original updates running statistics again
+// in every recompute. This library does not, so in every mode its statistics must equal those of
+// the original's run with "never". Returns nullptr if there is no such run.
 const golden::PipelineRun* reference_for_buffers(const golden::PipelineRun& run) {
   for (const golden::PipelineRun& other : golden::golden_pipeline_runs()) {
     if (other.label == run.label && other.checkpoint == "never" && !other.deferred_batch_norm) {
@@ -113,8 +113,9 @@ TEST_P(GoldenPipeline, TrainsLikeTheOriginal) {
   if (!buffers) {
     EXPECT_EQ(golden::difference(eval_after, run.eval_after, run.tolerance.train), "");
   } else if (run.deferred_batch_norm) {
-    // The original stores the biased variance, ours the unbiased one like a plain batch norm, so
-    // variances and what is computed from them differ on purpose. Means and counts do not.
+    // The original stores the biased variance. This library stores the unbiased one, as a plain
+    // batch norm does. So variances, and what is computed from them, differ on purpose. Means and
+    // counts do not.
     const double tolerance = run.tolerance.train;
     EXPECT_EQ(golden::difference(buffers->mean_sum, run.buffers->mean_sum, tolerance), "");
     EXPECT_EQ(golden::difference(buffers->mean_abs_sum, run.buffers->mean_abs_sum, tolerance), "");

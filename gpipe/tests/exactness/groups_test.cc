@@ -53,7 +53,7 @@ Tensor sum_of(const std::vector<Tensor>& groups, int64_t first, int level) {
   return left + right;
 }
 
-// Computes by hand: [parameter] the gradient of the mean loss.
+// Computes the gradient of the mean loss by hand: [parameter].
 std::vector<Tensor> gradients_by_hand(nn::Sequential& plain, const Tensor& x, const Tensor& y,
                                       int64_t groups) {
   constexpr int64_t kSize = (kRows + kChunks - 1) / kChunks;

@@ -1,4 +1,5 @@
-// Tests all interceptors of operators at once: random streams, running statistics, MetaScope.
+// Tests that all interceptors of operators work together: random streams, running statistics,
+// MetaScope.
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ nn::Sequential block() {
                         nn::Dropout(0.4));
 }
 
-// Draws, and builds a block on meta in the midst of it if asked to.
+// A layer that draws. If asked to, it also builds a block on meta in the middle of its forward.
 struct BuilderImpl : nn::Module {
   explicit BuilderImpl(bool builds) : builds(builds) {}
   torch::Tensor forward(torch::Tensor x) {

@@ -39,7 +39,8 @@ constexpr int64_t kWidth = 5;
 
 struct StashImpl : nn::Module, skip::Skippable {
   explicit StashImpl(const skip::Namespace& ns) : Skippable({"skip"}, {}) { isolate(ns); }
-  // A tensor of its own: one tensor over several routes is exact only up to the order of sums.
+  // The stashed tensor is a tensor of its own, because one tensor over several routes is exact only
+  // up to the order of sums.
   torch::Tensor forward(torch::Tensor x) {
     stash("skip", x * 0.5);
     return x;
@@ -57,7 +58,7 @@ struct PopImpl : nn::Module, skip::Skippable {
 };
 TORCH_MODULE(Pop);
 
-// Several values, one of them an integer, through two layers.
+// Layers that pass several values, one of them an integer, through two layers.
 struct OpenImpl : nn::Module {
   Tensors forward(torch::Tensor x) {
     return {torch::arange(x.size(0), torch::kLong), x.sin(), x.detach()};

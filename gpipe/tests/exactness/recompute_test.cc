@@ -87,7 +87,7 @@ TEST(Autocast, WeightsOfTheStepBeforeAreForgotten) {
   }
 }
 
-// --- what a checkpointed stage passes on
+// --- The outputs that a checkpointed stage passes on.
 
 TEST(Recompute, ConstantsBesideActivationsWantNoGradient) {
   for (Checkpoint mode : {Checkpoint::kAlways, Checkpoint::kNever}) {
@@ -128,7 +128,7 @@ TEST(Recompute, ALossWithParametersBehindIntegersGetsItsGradient) {
   }
 }
 
-// LibTorch uses other kernels where no gradient is required.
+// A layer for which LibTorch takes another kernel if no gradient is required.
 struct LstmImpl : nn::Module {
   LstmImpl() { lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(3, 5).batch_first(true))); }
   Tensor forward(Tensor x) { return std::get<0>(lstm->forward(x)); }
@@ -167,7 +167,7 @@ TEST(Recompute, RunsTheOperatorsOfTheForward) {
   }
 }
 
-// --- random numbers in backward
+// --- Random numbers that are drawn in a backward.
 
 // A function that adds noise in its backward.
 struct NoisyFunction : torch::autograd::Function<NoisyFunction> {
@@ -248,7 +248,7 @@ TEST(RandomNumbersInBackward, OfARematerializingFunctionAreThoseOfItsForward) {
   }
 }
 
-// A custom function inside another one makes a node, too, even where nothing is recorded.
+// A custom function inside another one makes a node, too, even if nothing is recorded.
 struct SwishFunction : torch::autograd::Function<SwishFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& x) {
     context->save_for_backward({x});
@@ -300,7 +300,7 @@ TEST(RandomNumbersInBackward, AlsoWithCustomFunctionsInside) {
   }
 }
 
-// --- layers whose output depends on more than input and parameters
+// --- Layers whose output depends on more than their input and parameters.
 
 TEST(Recompute, OfALayerWithAStateIsAnError) {
   auto refused = ThrowsMessage<c10::Error>(
@@ -329,7 +329,7 @@ TEST(Recompute, OfALayerWithAStateIsAnError) {
   }
 }
 
-// --- buffers that layers write themselves
+// --- Buffers that layers write themselves.
 
 // A layer that writes its buffers in `write`, and returns the result of `use` for its input and its
 // buffers.
@@ -471,7 +471,7 @@ std::vector<WritingLayer> writing_layers() {
       [](WriterImpl& self, const Tensor& x) {
         return x * self.own[0].narrow(0, 0, x.size(0)).clone();
       });
-  // Members that say whether the cache is filled are not put back.
+  // A member says whether the cache is filled. The pipeline does not put members back.
   add(
       all, "a cache that is filled once",
       [=] {
@@ -668,7 +668,8 @@ TEST(Recompute, NamesABufferThatItCannotPutBack) {
   }
 }
 
-// A forward that is not checkpointed, without gradients, comes between forward and backward.
+// Between the forward and its backward comes another forward, not checkpointed and without
+// gradients.
 TEST(Recompute, BeginsWithWhatItsForwardSawWhateverRanSince) {
   const auto make = [] {
     testing::manual_seed(5);
@@ -894,6 +895,28 @@ TEST(Recompute, ThatFailsLeavesBuffersAsTheyWere) {
   EXPECT_EQ(pipe->buffers()[0].item<double>(), 1);
 }
 
+// A large buffer that no forward has changed for long is not copied any more.
+TEST(Recompute, ThatFailsNamesABufferThatItCannotPutBack) {
+  bool fails = false;
+  const auto halve = [&](WriterImpl& self, const Tensor&) {
+    if (fails) self.own[0].mul_(0.5);
+  };
+  const auto fail = [&](const Tensor& x) {
+    if (fails) throw std::runtime_error("no memory");
+    return x * 1;
+  };
+  GPipe pipe(nn::Sequential(Writer(std::vector<Tensor>{torch::ones({4000})}, halve, as_it_is),
+                            layer<Tensor, Tensor>(fail)),
+             cpu_options({2}).chunks(4).checkpoint(Checkpoint::kAlways));
+  Tensor output;
+  for (int k = 0; k < 20; ++k) output = pipe->forward(torch::randn({4, kWidth}));
+  fails = true;
+  EXPECT_THAT([&] { output.sum().backward(); },
+              ThrowsMessage<std::runtime_error>(
+                  AllOf(HasSubstr("no memory"), HasSubstr("had changed the buffer '0.inner.b0'"),
+                        HasSubstr("former value is not known"))));
+}
+
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
   const Tensor shared = torch::zeros({kWidth});
   const auto write = [](WriterImpl& self, const Tensor& x) { self.own[0].add_(x.mean(0)); };
@@ -1029,7 +1052,7 @@ TEST(Recompute, AModuleRegisteredInTheFirstForwardIsNotAChange) {
   EXPECT_TRUE(lazy->linear->weight.grad().defined());
 }
 
-// --- changes between forward and backward
+// --- Changes between a forward and its backward.
 
 // The graph of a checkpointed cell's first pass is gone before its loss runs.
 TEST(Recompute, HoldsNothingOfTheFirstPassWhileTheLossRuns) {

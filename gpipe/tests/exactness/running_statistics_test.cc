@@ -1,6 +1,6 @@
-// Tests that running statistics are those of the plain model, whatever a module does with them:
-// shared between layers and stages, registered twice, called twice, replaced, updated by any
-// operator.
+// Tests that running statistics equal those of the plain model, whatever a module does with them:
+// they may be shared between layers and stages, registered twice, updated twice in a forward,
+// replaced, or updated by any operator.
 //
 // Without deferral the plain model runs micro-batch by micro-batch, and the comparison is bitwise.
 // With deferral the plain model runs once over the mini-batch; there a norm stands beside the model
@@ -227,7 +227,7 @@ class RunningStatistics
   Entry entry() const { return std::get<2>(GetParam()); }
   Momentum momentum() const { return std::get<3>(GetParam()) ? Momentum() : Momentum(0.3); }
 
-  // fn(balance, chunks)
+  // Calls fn(balance, chunks) for all cuts.
   void for_all_cuts(const std::function<void(std::vector<int64_t>, int64_t)>& fn) const {
     const std::vector<std::vector<int64_t>> balances{{4}, {1, 3}, {2, 2}, {1, 1, 1, 1}};
     for (const auto& balance : balances) {
@@ -402,7 +402,7 @@ TEST_P(OutOfOrder, PlainOnesAreThoseOfTheLoop) {
       pipe->step({input}, {}, square(), StepOptions().schedule(schedule));
       expect_same_buffers(module, plain_module);
     }
-    // The order of another step is not remembered.
+    // The order of an earlier step must not be remembered.
     const torch::Tensor input = torch::randn({8, kChannels, kLength});
     plain.step({input}, {}, square(), BackwardOrder::kAscending);
     pipe->step({input}, {}, square());

@@ -35,7 +35,7 @@ using torch::Tensor;
 
 constexpr int64_t kWidth = 5;
 
-// Computes linear(x * mask), and passes the mask on.
+// A layer that computes linear(x * mask), and passes the mask on.
 struct MaskedImpl : nn::Module {
   MaskedImpl() { linear = register_module("linear", nn::Linear(kWidth, kWidth)); }
   Tensor forward(Tensor x, Tensor mask) { return linear->forward(x * mask).tanh(); }
@@ -194,7 +194,7 @@ TEST(SharedInputs, MistakesAreNamed) {
                 make({0, 1})->forward({data.x, data.mask});
               }),
               HasSubstr("at least one is needed to tell the batch size"));
-  // An input that is not marked as shared is never guessed to be so.
+  // An input that is not marked as shared must not be treated as shared, even if it could be.
   EXPECT_THAT(message_of([&] {
                 make({})->forward({data.x, data.mask.unsqueeze(0)});
               }),

@@ -1,4 +1,4 @@
-// Tests memory, parameters and gradients that several cells, stages or callers share.
+// Tests memory, parameters and gradients that are shared by several cells, stages or callers.
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -126,7 +126,7 @@ TEST(Sharing, APositionalEmbeddingBehindACutWithMicroBatchesOfOneRow) {
       {{5}, {1, 4}, {1, 1, 1, 1, 1}, {2, 1, 2}}, /*rows=*/8, {8, 3}, /*calls=*/4);
 }
 
-// As above, with a hook and in a custom function's graph; the engine runs both.
+// The same with a hook, and in a custom function's graph: the engine runs both.
 TEST(Sharing, APositionalEmbeddingWithHooks) {
   expect_equal_everywhere(
       [] {
@@ -146,7 +146,7 @@ TEST(Sharing, TheCallersGradientStaysTheCallers) {
   EXPECT_THAT(pipe->parameters()[0].grad(), EqualsBitwise(torch::full({kWidth}, 3.0)));
 }
 
-// --- parameters of several stages, or of none
+// --- Parameters that several stages use, or that no stage has registered.
 
 struct ScaledImpl : nn::Module {
   explicit ScaledImpl(Tensor scale) : scale(register_parameter("scale", std::move(scale))) {}
@@ -230,7 +230,7 @@ TEST(Sharing, AParameterOfALaterStageMustBeRegistered) {
                                               HasSubstr("register_parameter"))));
 }
 
-// --- in-place changes behind a cut
+// --- Changes in place behind a cut.
 
 struct PopImpl : nn::Module, skip::Skippable {
   PopImpl() : Skippable({}, {"skip"}) {}

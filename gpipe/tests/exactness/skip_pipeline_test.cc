@@ -1,5 +1,5 @@
-// Tests skips inside a pipeline: they give the plain model's numbers under every split, take direct
-// routes, no tensor is held longer than needed, and errors reach the caller.
+// Tests skips inside a pipeline: they must give the plain model's numbers under every split and
+// take direct routes; no tensor may be held longer than needed; and errors must reach the caller.
 #include <ATen/Parallel.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -276,8 +276,8 @@ struct Stashed {
   }
 };
 
-// Checks in its backward, which runs right after that of the stashing layer behind it, that nothing
-// is held.
+// In its backward it checks that no stashed tensor is held. That backward runs right after the one
+// of the stashing layer behind it.
 struct CheckInBackward : torch::autograd::Function<CheckInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
                                Stashed* stashed) {
@@ -464,7 +464,8 @@ TEST(SkipPipeline, IsolateAfterThePipelineWasMadeIsAnErrorUntilItIsUndone) {
     EXPECT_THAT(forward, is_refused("layer 2 ('2')"));
     EXPECT_THAT(step, is_refused("layer 2 ('2')"));
     EXPECT_THAT(backward, is_refused("layer 2 ('2')"));
-    // Both ends are isolated: the skips pair up, but not as the pipeline has read them.
+    // Both ends are isolated in another namespace. So the skips still pair up, but not as the
+    // pipeline has read them.
     stash->isolate(ns);
     EXPECT_THAT(forward, is_refused("layer 0 ('0')"));
 

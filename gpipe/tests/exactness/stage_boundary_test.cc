@@ -1,5 +1,5 @@
-// Tests what may cross the boundary of a stage: in-place changes, identities, lists that begin with
-// integers, autocast.
+// Tests values that cross the boundary of a stage: in-place changes, identities, lists that begin
+// with integers, autocast.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -155,8 +155,8 @@ struct DoubleTableImpl : nn::Module {
 };
 TORCH_MODULE(DoubleTable);
 
-// The previous stage would compute its next micro-batch with the old or the new values, depending
-// on timing.
+// Depending on timing, the previous stage would compute its next micro-batch with the old values or
+// with the new ones.
 TEST(InPlace, OnABufferThatTheStageBeforeHandsOnIsAnError) {
   GPipe pipe = piped(nn::Sequential(Table(), DoubleTable()), {1, 1}, 2, Checkpoint::kNever);
   try {

@@ -1,5 +1,5 @@
 // Tests what docs/design/thread_state.md says about modes that belong to a thread or to the
-// process: each reaches the layers, or is refused, or causes a warning.
+// process. Each mode must reach the layers, or be refused, or cause a warning.
 
 #include <ATen/Context.h>
 #include <ATen/ops/_make_dual.h>
@@ -155,7 +155,7 @@ TEST(ThreadState, WhetherTorchScriptOptimizesReachesTheLayers) {
   }
 }
 
-// --- what cannot be right is refused
+// --- Modes that must be refused, because results could not be right.
 
 TEST(ThreadState, AutocastsCacheSwitchedOnInALayerIsAnErrorThatNamesTheLayer) {
   testing::manual_seed(1);

@@ -1,5 +1,6 @@
-// Tests that the pipeline computes the same as the plain model, bit for bit: every model × balance
-// × number of chunks × checkpoint mode × entry, the last entry with any schedule that can run.
+// Tests that the pipeline computes the same as the plain model, bit for bit. The cases are every
+// model × balance × number of chunks × checkpoint mode × entry, and for the last entry any schedule
+// that can run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,7 +77,8 @@ TEST_P(Transparency, EqualsPlainModelBitwise) {
     pipe_inputs[0].requires_grad_();
     const Tensors targets = sample.targets(kRows);
     const Tensors pipe_targets = testing::on(testing::device(partitions - 1), targets);
-    // Runs two rounds without zeroing the gradients: accumulation and running statistics continue.
+    // Runs two rounds without zeroing the gradients, so that accumulation and running statistics go
+    // on.
     for (int round = 0; round < 2; ++round) {
       StepResult expected;
       StepResult actual;

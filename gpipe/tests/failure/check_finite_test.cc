@@ -1,5 +1,5 @@
-// StepOptions::check_finite: the first value that is NaN or infinite is found, wherever it arises,
-// and nothing changes where there is none.
+// Tests StepOptions::check_finite: it must find the first value that is NaN or infinite, wherever
+// it arises. If there is none, nothing may change.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ Tensor mean(const Tensors& outputs, const Tensors&) { return outputs.at(0).mean(
 
 auto function(std::function<Tensor(Tensor)> f) { return layer<Tensor, Tensor>(std::move(f)); }
 
-// Eight rows of ones, and row 5, of micro-batch 2 of four, full of `value`.
+// Eight rows of ones, except that row 5, in the third of four micro-batches, is full of `value`.
 Tensor with_a_row_of(float value) {
   Tensor x = torch::ones({8, 4});
   x[5].fill_(value);
@@ -85,7 +85,7 @@ TEST(CheckFinite, NamesTheLayerTheMicroBatchAndTheForward) {
 }
 
 TEST(CheckFinite, NamesTheLayerTheMicroBatchAndTheBackward) {
-  // The root of 0 is finite and its derivative is not.
+  // The square root of 0 is finite, and its derivative is not.
   for (const Checkpoint mode : kModes) {
     for (const bool split : {false, true}) {
       GPipe pipe(nn::Sequential(function([](Tensor x) { return x * 1; }),

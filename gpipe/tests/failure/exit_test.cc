@@ -32,8 +32,8 @@ struct SlowEnd {
 };
 SlowEnd slow_end;
 
-// Initialized in static initialization, given its pipeline in main: destroyed after what the first
-// pipeline registers for exit().
+// It is initialized with the static objects and given its pipeline in main. So it is destroyed
+// after the objects that the first pipeline registers for exit().
 GPipe early_holder = nullptr;
 
 std::atomic<int> done{0};
@@ -60,7 +60,8 @@ GPipe piped(int64_t stages, Layer extra = nullptr) {
                           .chunks(4));
 }
 
-// The input is made once: the pipeline does not protect what the test itself does during exit().
+// The input is made once, because a pipeline does not protect the test's own operators during
+// exit().
 const at::Tensor& input() {
   static const auto* tensor = new at::Tensor(at::ones({8, 8}));
   return *tensor;
@@ -92,7 +93,7 @@ void keep_running(std::function<void()> work) {
 
 class Exit : public ::testing::Test {
  protected:
-  // Each test's process is a new one, without threads of earlier tests.
+  // Each test runs in a new process, without threads of earlier tests.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 using ExitDeathTest = Exit;
@@ -127,7 +128,8 @@ TEST_F(ExitDeathTest, WhileForwardsRun) {
 TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
   EXPECT_EXIT(
       {
-        // Layers without parameters: making parameters draws random numbers, outside of a pipeline.
+        // Layers without parameters, because making parameters draws random numbers outside of a
+        // pipeline.
         exit_while([] {
           GPipe pipe(nn::Sequential(nn::Tanh(), nn::Tanh()),
                      GPipeOptions({1, 1}).devices({c10::kCPU, c10::kCPU}).chunks(2));
@@ -137,7 +139,7 @@ TEST_F(ExitDeathTest, WhilePipelinesAreMadeAndDestroyed) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// exit() destroys one holder of the pipeline; the threads have another one.
+// exit() destroys one holder of the pipeline, but the threads have another one.
 TEST_F(ExitDeathTest, WhileAStaticPipelineRuns) {
   EXPECT_EXIT(
       {
@@ -169,7 +171,7 @@ TEST_F(ExitDeathTest, WithIdlePipelines) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// The other stages are working when one calls exit(), and exit() destroys the pipeline.
+// One stage calls exit() while the other stages work, and exit() destroys the pipeline.
 TEST_F(ExitDeathTest, FromInsideALayer) {
   for (const int64_t stages : {1, 3}) {
     for (const bool early : {false, true}) {

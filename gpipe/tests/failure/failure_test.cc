@@ -1,5 +1,5 @@
-// Tests that, if a layer fails anywhere and in any way, the caller gets that very exception and
-// learns where it came from, nothing hangs, nothing is left behind, and the pipeline remains
+// Tests a layer that fails, anywhere and in any way. The caller must get that very exception and
+// learn where it came from. Nothing may hang or be left behind, and the pipeline must remain
 // usable.
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -180,8 +180,8 @@ TEST_P(FailureTest, ReachesTheCallerAndThePipelineWorksOn) {
                     "LibTorch ends the process at an exception that is not a std::exception";
   }
   const Watchdog watchdog(std::chrono::minutes(5), "a failing layer");
-  // For a failing recompute every micro-batch must have one. Otherwise the mode does not matter
-  // here.
+  // A failing recompute needs a mode in which every micro-batch has one. For other phases the mode
+  // does not matter.
   const Checkpoint mode =
       phase == Phase::kRecompute ? Checkpoint::kAlways : Checkpoint::kExceptLast;
   Subject subject(mode);
@@ -499,7 +499,7 @@ TEST(FailuresTest, TheLastFailureIsThatOfTheLastRun) {
   EXPECT_THROW(step(nullptr), std::runtime_error);
   fails = false;
   step(nullptr);
-  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "it went well";
+  EXPECT_EQ(pipe->last_failure(), std::nullopt) << "the step succeeded";
 }
 
 // A member of a layer is a path that the pipeline does not see.

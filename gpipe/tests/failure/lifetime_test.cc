@@ -1,4 +1,4 @@
-// Tests a pipeline's life outside its calls: never used, used again and again, forked.
+// Tests a pipeline's life outside its calls: it is never used, used again and again, or forked.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

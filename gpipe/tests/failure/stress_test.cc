@@ -1,5 +1,5 @@
-// Tests a thousand failures at random places: the caller gets each, nothing hangs, nothing stays
-// alive, and the next step is as if nothing had happened.
+// Tests a thousand failures at random places. The caller must get each of them, nothing may hang or
+// stay alive, and the next step must be as if nothing had happened.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>

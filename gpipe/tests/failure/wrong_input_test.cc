@@ -72,8 +72,8 @@ TEST_P(WrongConstruction, IsRefusedAndTheModelIsAsItWas) {
   for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.is_cpu());
   EXPECT_THAT(model->forward(input), EqualsBitwise(expected));
   GPipe pipe(model, GPipeOptions({1, 1}).devices(cpus(2)).chunks(2));
-  // It is not compared with the whole batch's output: a product of two rows may be rounded
-  // differently from one of four.
+  // The expected value is not the whole batch's output, because a product of two rows may be
+  // rounded differently from a product of four.
   EXPECT_THAT(pipe->forward(input), EqualsBitwise(PlainModel(model, 2).forward({input})[0]));
 }
 
@@ -174,7 +174,8 @@ std::vector<Building> constructions() {
                                    {"2 partitions", "only 1 device", "fewer partitions"})),
       options("DeviceThatDoesNotExist", on({torch::kCPU, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "devices of type cuda", "give devices that exist"}),
-      // The first layer must not be gone by the time the second device is checked.
+      // All devices are checked first, so the first layer must still be there when the second
+      // device is refused.
       options("DeviceThatDoesNotExistBehindOneThatDoes",
               on({torch::kMeta, torch::Device("cuda:100")}),
               {"device 1 is cuda:100", "give devices that exist"}),
@@ -310,7 +311,7 @@ TEST(TypesWithinAPartition, MayBeAny) {
   EXPECT_TRUE(torch::allclose(pipe->forward(x), (x * (x + 1)).tanh()));
 }
 
-// --- A pipeline that is called
+// --- Calls of a pipeline.
 
 // Three stages, four micro-batches of two rows. A step has run, so that there are gradients to
 // lose.
@@ -803,7 +804,7 @@ std::vector<Call> modules() {
 
 INSTANTIATE_TEST_SUITE_P(Module, WrongCall, ::testing::ValuesIn(modules()), testing::row_name);
 
-// --- What looks wrong but is accepted
+// --- Calls that look wrong but are accepted.
 
 TEST(OddInputTest, ABatchOfNoRowsWorksWhateverTheChunks) {
   for (int64_t chunks : {int64_t{1}, int64_t{4}, kMax}) {

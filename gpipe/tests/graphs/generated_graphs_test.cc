@@ -1,6 +1,6 @@
 // Runs random programs (gpipe/testing/programs) on a GPU or the fake accelerator, with and without
-// graphs: they must leave the same bits, or fail alike. Programs that run on the CPU must run
-// there, too.
+// graphs. Both must leave the same bits, or fail with the same error. A program that runs on the
+// CPU must run there, too.
 //
 //   GPIPE_TEST_SEED          the first program's seed; the next ones follow
 //   GPIPE_PROGRAMS           how many
@@ -200,7 +200,7 @@ std::string difference(const Left& without, const Left& with) {
   return "";
 }
 
-// Whether this is an error of programs that can run on the CPU only. Reasons are: an operator that
+// Whether this is an error that only programs on devices have. The reasons are: an operator that
 // the fake accelerator lacks, or that is not deterministic on a GPU; a recurrent layer's backward
 // in evaluation mode, which cuDNN does not have; a layer that makes tensors on the CPU; a parameter
 // for stages on several devices; or a change in place of memory that another stream may be reading.
@@ -213,9 +213,9 @@ bool is_of_the_device(const std::string& error) {
          says("changed a tensor in place that also went another way");
 }
 
-// The features that are not drawn. Between the layers of a recurrent module cuDNN drops out by a
-// state that the process has once for each GPU and that no seed sets: two models do not draw the
-// same, with graphs or without.
+// The features that are not drawn. Between the layers of a recurrent module, cuDNN drops out by a
+// state of which the process has one for each GPU, and which no seed sets. So two models do not
+// draw the same numbers, with graphs or without.
 std::vector<std::string> not_drawn() {
   if (testing::device().is_cuda()) return {"num_layers(2).dropout"};
   return {"autocast inside"};  // there is no list of operators for such a device
@@ -261,7 +261,7 @@ TEST_F(GeneratedGraphs, LeaveWhatThePipelineLeavesWithoutGraphs) {
   }
   std::cout << programs << " programs from seed " << seed << ": " << replaying
             << " replayed graphs, " << failing << " threw with and without\n";
-  // Fewer would mean that little is tested.
+  // With fewer replays the test would show little.
   EXPECT_GE(replaying, programs / 2);
 }
 

@@ -1,5 +1,5 @@
 // Tests changes between a recording and a replay: layouts, buffers, hooks, outputs that share
-// memory, generators. With graphs everything must be as without, errors too.
+// memory, generators. With graphs all results must be as without graphs, and so must errors.
 #include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
 #include <ATen/ops/mse_loss.h>
@@ -74,7 +74,7 @@ GraphTraining simple(nn::Sequential model, std::vector<int64_t> balance, int64_t
           {torch::randn({8, width})}};
 }
 
-// A parameter's strides change, its memory does not.
+// The parameter's strides change, but its memory does not.
 TEST_F(GraphChanges, ATransposedParameter) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -180,8 +180,8 @@ TEST_F(GraphChanges, ASavedBufferChangedBeforeBackward) {
   EXPECT_THAT(use, kReplayed);
 }
 
-// A layer whose state moves on: under 1F1B the last stage's backward comes before the next change,
-// under fill-drain it does not.
+// A layer whose state changes in each forward. Under 1F1B the last stage's backward comes before
+// the next change, under fill-drain it does not.
 struct Moving : nn::Module {
   Moving() { register_buffer("mean", torch::ones({6})); }
   at::Tensor forward(const at::Tensor& x) {
@@ -222,8 +222,8 @@ TEST_F(GraphChanges, AStateThatMovesOnIsRefusedUnderFillDrain) {
   EXPECT_THAT(use, last_left_alone("it cannot be recorded: it changes a buffer in place"));
 }
 
-// Buffers of whole numbers are saved, too: an index between forward and backward, and one that
-// moves on in each forward.
+// Buffers of whole numbers are saved, too: an index that changes between forward and backward, and
+// one that changes in each forward.
 struct Ordered : nn::Module {
   explicit Ordered(bool moves) : moves(moves) { register_buffer("order", torch::arange(6)); }
   at::Tensor forward(const at::Tensor& x) {
@@ -305,7 +305,7 @@ TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInput) {
               first_left_alone("it cannot be recorded: it changes the caller's input in place"));
 }
 
-// As above, without training: tensors made in inference mode do not count changes.
+// The same without training: tensors made in inference mode do not count changes.
 TEST_F(GraphChanges, AFirstLayerInPlaceChangesTheCallersInputInInferenceMode) {
   std::vector<std::string> use;
   const auto run = [&use](bool graphs) {
@@ -385,7 +385,7 @@ TEST_F(GraphChanges, APreHookOfANode) {
   EXPECT_THAT(use, first_left_alone("it cannot be recorded: TanhBackward0 has a hook"));
 }
 
-// The loss throws in the middle; then all goes on.
+// The loss throws in the middle of a step. The next step must work.
 TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
   for (Checkpoint mode : kModes) {
     for (bool fill_drain : {false, true}) {
@@ -414,7 +414,7 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
                 options);
           } catch (const c10::Error&) {
             trace.emplace_back();
-            // The threads decide how much stage 0 had done by then.
+            // How much stage 0 had done by then depends on its thread, so its state is set anew.
             pipe->buffers()[0].zero_();
             pipe->buffers()[1].fill_(1);
             pipe->buffers()[2].zero_();
@@ -432,7 +432,8 @@ TEST_F(GraphChanges, ALossThatThrowsInTheMiddle) {
   }
 }
 
-// A layer that gives its parameter away; tied uses within a stage; a loss that uses a parameter.
+// Parameters that leave their layer: a layer that returns its parameter, tied uses within a stage,
+// and a loss that uses a parameter.
 TEST_F(GraphChanges, ParametersThatLeave) {
   EXPECT_THAT(graphs_of(expect_same_training([] {
                 testing::manual_seed(1);
@@ -665,7 +666,8 @@ TEST_F(GraphChanges, ASettingOfTheProgram) {
   }
 }
 
-// The memory of graphs is given back with the pipeline, also if a stage gave up or a step failed.
+// The memory of graphs must be given back with the pipeline, even if a stage gave up or a step
+// failed.
 TEST_F(GraphChanges, MemoryIsGivenBack) {
   const auto in_use = [] {
     size_t sum = 0;
@@ -699,7 +701,8 @@ TEST_F(GraphChanges, MemoryIsGivenBack) {
   }
 }
 
-// Each allocation of a step with graphs fails in turn: an error or none, then the right numbers.
+// Each allocation of a step with graphs fails in turn. The step must throw that error or none, and
+// the next one must give the right numbers.
 TEST_F(GraphChanges, EachAllocationFailsInTurn) {
   int recorded = 0;
   for (int device_number : {0, 1}) {

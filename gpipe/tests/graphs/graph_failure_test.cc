@@ -1,5 +1,5 @@
-// Tests that failures of graphs lose nothing: a recording that fails leaves the stage without
-// graphs, a replay that fails is reported with its place, and the next step works.
+// Tests that failures of graphs lose nothing. If a recording fails, the stage must run without
+// graphs. If a replay fails, the error must name its place, and the next step must work.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -51,7 +51,8 @@ using testing::on_host;
 using testing::square_loss;
 using ::testing::UnorderedElementsAre;
 
-// The device's own graphs, except that one call of a kind fails: the one that finds its count at 0.
+// The device's own graphs, except that one call of a kind fails: the call that finds its count at
+// 0.
 struct Countdown {
   std::atomic<int64_t> pool{-1};
   std::atomic<int64_t> begin{-1};
@@ -113,7 +114,7 @@ class FlakyGraphs final : public GraphDevice {
 
   Countdown left;
   std::atomic<int64_t> released{0};
-  bool helps = false;  // to release memory
+  bool helps = false;  // whether releasing memory lets the recording succeed
 
  private:
   GraphDevice& real_;

@@ -1,6 +1,6 @@
-// Tests GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits are those
-// without graphs. As graphs_test it runs on the CPU, which has no graphs; as graphs_fake_test on
-// the fake accelerator; as graphs_cuda_test on CUDA.
+// Tests GPipeOptions::graphs: whatever is recorded, replayed or left alone, the bits must be those
+// without graphs. graphs_test runs on the CPU, which has no graphs; graphs_fake_test runs on the
+// fake accelerator, and graphs_cuda_test on CUDA.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -146,7 +146,7 @@ TEST_F(Graphs, EachMicroBatchInFlightHasMemoryOfItsOwn) {
       GraphTraining training = four_layers_in_two(mode);
       training.options.chunks(8);
       training.model = four_layers(64);
-      training.inputs = {torch::ones({8, 64})};  // each row begins with a line
+      training.inputs = {torch::ones({8, 64})};  // each row begins at a cache line
       if (fill_drain) training.step.schedule(ScheduleGenerator(&Schedule::gpipe));
       return training;
     });
@@ -294,7 +294,7 @@ TEST_F(Graphs, AutogradsOwnBackwardsGetTheSameBits) {
   }
 }
 
-// Two forwards whose backwards come in another order, and one that never comes.
+// Two forwards whose backwards come in the opposite order, and one whose backward never comes.
 TEST_F(Graphs, ForwardsMayOverlapAndBeForgotten) {
   const auto run = [](bool graphs) {
     GPipe pipe(four_layers(), options_for({2, 2}, 2, Checkpoint::kNever).graphs(graphs));
@@ -392,7 +392,8 @@ TEST_F(Graphs, TheCallersStreamMayChange) {
 TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   if (!testing::for_gpus()) GTEST_SKIP() << "the CPU has no graphs";
   const torch::NoGradGuard no_grad;
-  // The draws are in the first stage: its memory goes first, and that of a pool waits for devices.
+  // The draws are in the first stage. Its memory is freed first, and freeing a pool's memory waits
+  // for devices.
   GPipe pipe(four_layers(), options_for({3, 1}, 4).graphs(true));
   const at::Tensor x = testing::copy_on(device(0), torch::ones({8, 6}));
   at::Tensor y;
@@ -408,8 +409,8 @@ TEST_F(Graphs, TheirMemoryIsGivenToOthersAfterReplaysOnAnotherStream) {
   EXPECT_TRUE(on_host(y).isfinite().all().item<bool>());
 }
 
-// A thread must run a cell plainly before it records: handles of cuDNN, for example, and the
-// algorithms that it has chosen belong to a thread. A single stage runs on the caller's thread.
+// A thread must run a cell without recording before it records: cuDNN's handles and the algorithms
+// that it has chosen, for example, belong to a thread. A single stage runs on the caller's thread.
 TEST_F(Graphs, AThreadRecordsNothingThatItHasNotRun) {
   const testing::HostWaitsAllowed waits;
   const auto run = [](bool graphs) {
@@ -455,7 +456,8 @@ TEST_F(Graphs, GradientsThatAreExpandedOrMissingGetTheSameBits) {
   expect_replayed(use);
 }
 
-// ---- What is left alone -------------------------------------------------------------------------
+// ---- Stages that are left alone
+// -------------------------------------------------------------------------
 
 // The use of graphs in a pipeline of two stages with `layer` in the first.
 std::vector<GraphUse> with_layer(const std::function<nn::AnyModule()>& layer) {
@@ -603,7 +605,7 @@ TEST_F(Graphs, AFailingLayerIsToldOfAsWithout) {
   const std::vector<std::string> without = run(false);
   ASSERT_FALSE(without.empty());
   EXPECT_THAT(without[0], HasSubstr("layer 4"));
-  // Once recorded, the layer is not called any more.
+  // Once the layer is recorded, it is not called any more.
   for (const std::string& error : run(true)) EXPECT_THAT(error, HasSubstr("the sixth call"));
 }
 

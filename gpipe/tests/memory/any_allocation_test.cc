@@ -1,5 +1,6 @@
-// Makes each allocation of a step fail in turn: the caller gets c10::OutOfMemoryError, nothing of
-// the step stays in memory, and the next step is right. The fake accelerator can be told to fail.
+// Makes each allocation of a step fail in turn. The caller must get c10::OutOfMemoryError, no
+// tensor of the step may stay in memory, and the next step must be right. The fake accelerator can
+// be told to fail.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -91,7 +92,7 @@ struct Subject {
     pipe->step({input}, {}, loss, options);
   }
 
-  // Takes the gradients off.
+  // Returns the gradients and removes them from the parameters.
   Tensors take_gradients() {
     Tensors gradients;
     for (const at::Tensor& parameter : pipe->parameters()) {
@@ -131,7 +132,7 @@ TEST_P(AnyAllocationTest, MayFailAndThePipelineSurvives) {
       }
       allocator.fail(device, -1);
       ASSERT_EQ(message.empty(), allocator.failures() == failures)
-          << "an allocation failed and nobody was told";
+          << "an allocation failed, and the call threw nothing";
       subject.pipe->zero_grad();
       EXPECT_EQ(in_use_soon(before), before);
       if (message.empty()) {  // there are no more allocations

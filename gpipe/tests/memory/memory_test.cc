@@ -1,5 +1,5 @@
-// Compares the peak of live memory with the memory that must be alive: checkpointing must save
-// some.
+// Compares the peak of live memory with the memory that must be alive. Checkpointing must save
+// memory.
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST_F(Memory, PlainModelHoldsEveryActivation) {
   testing::reset_peak_bytes();
   nn::functional::mse_loss(model->forward(input), target).backward();
   const double batch = static_cast<double>(kMicroBatches * kActivation);
-  // Every layer's output; the loss's gradient and the gradient in progress.
+  // The terms: every layer's output; the loss's gradient and the gradient in progress.
   const double theory = batch * static_cast<double>(kStages * kLayersEach + 2);
   EXPECT_LE(static_cast<double>(testing::peak_bytes() - before), theory * kTolerance);
   EXPECT_GE(static_cast<double>(testing::peak_bytes() - before), theory / kTolerance);
@@ -89,25 +89,25 @@ TEST_F(Memory, CheckpointedFillDrainHoldsInputsAndOneGraphPerStage) {
   // The first stage's inputs belong to the caller. All micro-batches wait between forward and
   // backward.
   const int64_t inputs = (kStages - 1) * kMicroBatches;
-  const int64_t outputs = kMicroBatches;  // what the loss keeps
-  // Per stage: one cell's graph, the gradient that came in, and the two of the layer that is in
-  // backward. One more within the loss's own backward.
+  const int64_t outputs = kMicroBatches;  // the loss keeps them
+  // For each stage: the graph of one cell, the gradient that came in, and the two gradients of the
+  // layer that is in backward. One more tensor is within the loss's own backward.
   const int64_t cells = kStages * (kLayersEach + 3) + 1;
   const int64_t theory = (inputs + outputs + cells) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
-  // The plain model would hold this much: the saving is real.
+  // The plain model would hold this much, so checkpointing does save memory.
   EXPECT_LT(measured.peak, kStages * kLayersEach * kMicroBatches * kActivation / 4);
   EXPECT_EQ(measured.left, 0);
 }
 
 TEST_F(Memory, OneForwardOneBackwardHoldsFewerMicroBatches) {
   const Peaks measured = step_peak(Checkpoint::kNever, Schedule::one_f_one_b);
-  // Stage j has at most p - j micro-batches in flight: 2 and 1 graphs. Beside them, per stage, a
-  // cell in forward or the gradients in backward; and the input's gradients, which are kept until
-  // the end.
+  // Stage j has at most p - j micro-batches in flight, so there are 2 and 1 graphs. In addition
+  // each stage has a cell in forward, or the gradients in backward. The input's gradients are kept
+  // until the end.
   const int64_t graphs = (2 + 1) * kLayersEach;
   const int64_t passing = kStages * 3;
-  // The input's gradients: those of every micro-batch, and once more joined.
+  // The gradients of the input: one for every micro-batch, and once more all of them joined.
   const int64_t theory = (graphs + passing + 2 * kMicroBatches) * kActivation;
   EXPECT_LE(static_cast<double>(measured.peak), static_cast<double>(theory) * kTolerance);
   EXPECT_EQ(measured.left, 0);

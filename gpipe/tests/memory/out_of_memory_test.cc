@@ -1,7 +1,7 @@
-// Tests a stage that is out of memory: the caller gets c10::OutOfMemoryError with the place and the
-// missing amount, nothing of the step stays in memory, and the pipeline remains usable. On GPUs a
-// layer asks for more memory than there is; on the CPU, whose allocator has no such error, the
-// layer throws one.
+// Tests a stage that is out of memory. The caller must get c10::OutOfMemoryError with the place and
+// the missing amount, no tensor of the step may stay in memory, and the pipeline must remain
+// usable. On GPUs a layer asks for more memory than there is. On the CPU, whose allocator has no
+// such error, the layer throws one.
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
@@ -44,7 +44,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kStages = 3;
 constexpr int64_t kMicroBatches = 4;
-constexpr int64_t kGreedyCall = 1;              // of a layer, in the phase that fails
+constexpr int64_t kGreedyCall = 1;  // the number of the layer's call that fails, within its phase
 constexpr int64_t kTooMuch = int64_t{1} << 46;  // 64 TiB
 
 enum class Phase { kForward, kRecompute, kBackward };

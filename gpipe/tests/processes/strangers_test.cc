@@ -1,5 +1,6 @@
-// Strangers connect to the ports of c10d's store and of Gloo during a run: their nonsense and
-// silence change no bit. docs/guide/24-processes.md says what is not promised.
+// Strangers connect to the ports of c10d's store and of Gloo during a run. Whether they send
+// nonsense or nothing, no bit of the results may change. docs/guide/24-processes.md says what is
+// not promised.
 //
 // Our own port has a test of its own (control_test), and is closed once all ranks are connected.
 #include <gmock/gmock.h>
@@ -73,7 +74,8 @@ std::vector<Listener> listeners_here() {
   return listeners;
 }
 
-// Whether the store accepts all connections within some seconds. True if it is another process's.
+// Whether the store accepts all connections within some seconds. Returns true if the store is in
+// another process.
 bool nobody_waits() {
   const int store = std::atoi(getenv("MASTER_PORT"));
   for (int k = 0; k < 500; ++k) {
@@ -153,8 +155,8 @@ class Nonsense {
   std::mt19937_64 random_;
 };
 
-// Connects strangers, all at once, to a port of Gloo's group, which is connected already. Returns
-// how many the kernel has connected.
+// Connects strangers, all at once, to a port of Gloo's group, which has all its connections
+// already. Returns how many the kernel has connected.
 int knock(int port) {
   std::vector<Socket> knocking;
   for (int k = 0; k < kAtGloo; ++k) knocking.push_back(begin_connect({"127.0.0.1", port}));

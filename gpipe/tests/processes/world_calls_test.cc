@@ -1,5 +1,6 @@
-// Calls of all processes stay in step: the n-th call succeeds in all of them or fails in all of
-// them, whichever process throws, is late or gives up. So no mini-batch meets another one's target.
+// Tests that calls of all processes stay in step: the n-th call succeeds in all of them or fails in
+// all of them, whichever process throws, is late or gives up. So a mini-batch never gets the
+// targets of another one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
@@ -105,8 +106,8 @@ struct Batches {
   }
 };
 
-// The loop that users write, on each of two ranks. `call` is the call itself; `what` happens within
-// its try, before it; `caught` in its catch.
+// The loop that users write, run on each of two ranks. `call` is the call itself. `what` runs
+// within the same try, before the call, and `caught` in its catch.
 struct Loop {
   std::function<std::optional<double>(GPipe&, int64_t b)> call = [](GPipe& pipe, int64_t b) {
     return pipe->step({x(b)}, {t(b)}, loss).loss;
@@ -201,7 +202,7 @@ TEST(WorldCalls, ForwardOfOneTensorFailsOnAllWhereTheModelGivesMore) {
   ranks.expect_ends();
 }
 
-// Rank 1 sleeps in its catch for longer than rank 0 waits.
+// In its catch rank 1 sleeps for longer than rank 0 waits.
 TEST(WorldCalls, AFailedAttemptToGoOnUsesUpNobodysCall) {
   Loop loop;
   loop.last_layer = [](int64_t, int64_t b, torch::Tensor value) {
@@ -242,7 +243,7 @@ TEST(WorldCalls, ACallThatAnotherThreadHoldsUpForTooLongIsCounted) {
   std::thread second;
   Loop loop;
   loop.first_layer = [](int64_t, int64_t b, torch::Tensor value) {
-    // The layer sleeps for each of two micro-batches.
+    // The layer sleeps in each of the two micro-batches of this mini-batch.
     if (b == kStrange && !is_recomputing()) sleep_for(kCallLimit * 2);
     return same(value);
   };
@@ -716,7 +717,7 @@ TEST(WorldCalls, WhatOneRankCannotRegisterFailsOnAll) {
 }
 
 TEST(WorldCalls, PathsOfACheckpointMustBeTheSame) {
-  // The message shows a part of a long path.
+  // The message must show a part of a long path.
   const std::string name = "/paths" + std::to_string(getpid());
   const std::string path = ::testing::TempDir() + name;
   WorldRanks ranks(2, [&](const World& world, const Say& say) {

@@ -1,4 +1,5 @@
-// Processes with one device each compute what one process computes on one device, bit for bit.
+// Tests that processes with one device each compute what one process computes on one device, bit
+// for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -57,7 +58,8 @@ TEST(WorldDevices, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
-// tanh(x times a weight), which the first of these layers has registered.
+// A layer that computes tanh(x times a weight). The first of these layers has registered the
+// weight.
 struct TiedImpl : nn::Module, TiedLayer {
   TiedImpl(const torch::Tensor& weight, bool registers) : weight(weight) {
     if (registers) register_parameter("weight", weight);

@@ -1,4 +1,5 @@
-// A pipeline over several processes computes what it computes in one, bit for bit.
+// Tests that a pipeline over several processes computes what it computes in one process, bit for
+// bit.
 //
 // GPIPE_EXACTNESS_STEPS=50 (--test_env=...): steps of training in each case, 4 if it is not set.
 // The cases of FiftySteps always have 50. GPIPE_EXACTNESS_ALL=1: each schedule with each balance
@@ -182,7 +183,7 @@ void expect_same_bits(int64_t processes, const std::vector<Case>& cases) {
   ranks.expect_ends();
 }
 
-// Each model that has enough layers, in each layout; the modes in turn.
+// Each model that has enough layers, in each layout. The modes take turns.
 std::vector<Case> all_models(const std::vector<Layout>& layouts) {
   std::vector<Case> cases;
   for (const Layout& layout : layouts) {
@@ -258,7 +259,7 @@ std::vector<Layout> layouts_of(int64_t workers, bool several) {
 
 bool wants_all() { return testing::number_from("GPIPE_EXACTNESS_ALL", 0) != 0; }
 
-// Each balance with each mode, the layouts in turn.
+// Each balance with each mode. The layouts take turns.
 std::vector<Case> all_balances_and_modes(const SampleModel& sample,
                                          const std::vector<Layout>& layouts) {
   std::vector<Case> cases;
@@ -275,7 +276,7 @@ std::vector<Case> all_balances_and_modes(const SampleModel& sample,
   return cases;
 }
 
-// Each layout with each mode, the balances in turn.
+// Each layout with each mode. The balances take turns.
 std::vector<Case> all_layouts_and_modes(const std::vector<Layout>& layouts) {
   const SampleModel sample = deep_model();
   if (wants_all()) return all_balances_and_modes(sample, layouts);
@@ -379,7 +380,7 @@ SampleModel tied_model(bool registers_twice) {
   return sample;
 }
 
-// As difference(), for parameters that several layers share.
+// Does what difference() does, for parameters that several layers share.
 std::string tied_difference(const World& world, const Layout& layout, Checkpoint mode) {
   const SampleModel sample = tied_model(/*registers_twice=*/mode == Checkpoint::kNever);
   Placement placement = placement_by_name(layout.schedule, layout.stages);
@@ -559,7 +560,7 @@ TEST(WorldExactness, TiedWeights) {
   }
 }
 
-// A parameter that no layer has registered: its gradient must arrive, and once.
+// A parameter that no layer has registered. Its gradient must arrive exactly once.
 // linear(x) * mask, whose mask goes on.
 struct MaskedImpl : torch::nn::Module {
   MaskedImpl() { linear = register_module("linear", torch::nn::Linear(5, 5)); }

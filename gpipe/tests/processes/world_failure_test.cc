@@ -1,4 +1,5 @@
-// If a process fails, or does something different from the others, all processes learn it.
+// Tests that all processes learn it if one process fails, or does something different from the
+// others.
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -158,7 +159,7 @@ TEST(WorldFailure, AProcessMayConnectAgain) {
   }
 }
 
-// The inner call would wait for the outer one.
+// This call must be refused, because the inner call would wait for the outer one.
 TEST(WorldFailure, ACallWithinACallIsRefused) {
   const auto lines = said(3, 5, [](const World& world, const Say& say) {
     GPipe* pipe_when_made = nullptr;
@@ -346,7 +347,7 @@ TEST(WorldFailure, EachTypeOfNormIsThatOfOneProcess) {
   }
 }
 
-// The norm of local_parameters() is another one in each process.
+// In each process local_parameters() have another norm.
 TEST(WorldFailure, LocalParametersThatAreClippedByThemselvesAreWarnedOfOnce) {
   const auto lines = said(2, 3, [](const World& world, const Say& say) {
     const testing::LogCapture log;
@@ -652,7 +653,7 @@ TEST(WorldFailure, AProcessThatEndsEarlyIsNamed) {
   ranks.expect_ends();
 }
 
-// The child may return from main, for example, and destroy all objects.
+// A forked child may return from main, for example, and so destroy all objects.
 TEST(WorldFailure, AForkedChildHasNoPartInIt) {
   MasterPort port;
   RankProcesses ranks(3, [&](int64_t rank, const Say& say) {
@@ -765,7 +766,7 @@ TEST(WorldFailure, WhatProcessesCannotDoIsRefusedWithTheWayToDoIt) {
   ranks.expect_ends();
 }
 
-// Layer 1, in another process, uses what layer 0 has registered, without a word.
+// Layer 1, in another process, uses a parameter of layer 0 without saying so.
 TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
   using Function = std::function<torch::Tensor(torch::Tensor)>;
   using MakeFunction = std::function<Function(nn::BatchNorm1d)>;
@@ -800,7 +801,7 @@ TEST(WorldFailure, WhatALayerUsesOfAnotherProcessIsNamed) {
          return [part = first->weight.detach()[2]](const torch::Tensor& x) { return x * part; };
        },
        parameter},
-      // A use that needs no values does no harm.
+      // A use that needs no values is harmless.
       {[](const auto& first) -> Function {
          return
              [=](const torch::Tensor& x) { return x + torch::empty_like(first->weight).size(0); };

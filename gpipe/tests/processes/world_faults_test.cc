@@ -1,6 +1,6 @@
-// Random faults at random moments of a training run over processes: all remaining ranks are told
-// the same, immediately, nothing hangs, and runs that go on end with the parameters of a run
-// without faults.
+// Tests random faults at random moments of a training run over processes. All remaining ranks must
+// be told the same, at once, and nothing may hang. Runs that go on must end with the parameters of
+// a run without faults.
 //
 // Draws 50 runs; GPIPE_FAULTS=1000 draws as many, GPIPE_TEST_SEED others, GPIPE_FAULT=17 one alone.
 // GPIPE_FAULTS_LIMIT_MS: how soon all must know, 1000 by default; use more on a busy machine.
@@ -189,7 +189,7 @@ Plan draw(uint64_t number) {
   return plan;
 }
 
-// --- What each process does.
+// --- The program that each process runs.
 
 struct Leaves {};  // not a std::exception, so it ends main
 
@@ -519,7 +519,7 @@ void be_a_rank(const Plan& plan, int64_t rank, int64_t port, const std::string& 
   }
 }
 
-// --- What all ranks have said, and whether it is correct.
+// --- Checks of what all ranks have said.
 
 struct Line {
   char what = 0;
@@ -727,7 +727,7 @@ class Judge {
     });
     if (base == 0 && not_all_came && line.when - begin_ > kRendezvous.count() * 900) return;
     if (base == 0) {
-      wrong(rank) << "was told of nobody's fault: " << line.text;
+      wrong(rank) << "was told of a fault that no rank had: " << line.text;
       return;
     }
     for (const Line& late : of(rank).of("L")) {
@@ -828,7 +828,7 @@ std::vector<std::string> alone(size_t count, const std::string& path,
   return lines;
 }
 
-// Not std::filesystem: LibTorch exports a part of it, and the rest crashes.
+// This does not use std::filesystem, because LibTorch exports a part of it, and the rest crashes.
 void remove_all(const std::string& path) {
   const auto remove_one = [](const char* name, const struct stat*, int, struct FTW*) {
     return std::remove(name);

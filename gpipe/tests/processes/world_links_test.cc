@@ -1,5 +1,6 @@
-// Pipelines over processes whose devices are joined by links (GPIPE_DEVICE_LINKS), on the fake
-// accelerator: they have the bits of one process, no races, and failures are told in time.
+// Tests pipelines over processes whose devices are joined by links (GPIPE_DEVICE_LINKS), on the
+// fake accelerator. They must have the bits of one process and no races, and failures must be told
+// in time.
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -217,7 +218,8 @@ TEST(WorldLinks, WhatIsSentMayBeChangedHereLater) {
       6);
 }
 
-// The process without memory is told its own error, and the other process where that happened.
+// The process that lacks memory must be told its own error, and the other process where that
+// happened.
 TEST(WorldLinks, NoMemoryForWhatComes) {
   auto ranks = ranks_with("sockets", 2, [](const World& world, const Say& say) {
     const c10::Device here = device(world.rank());

@@ -1,5 +1,5 @@
-// Pipelines over processes whose GPUs NCCL joins (GPIPE_DEVICE_LINKS=nccl) have the bits that they
-// have through the host. Never run yet: it needs two GPUs.
+// Tests that pipelines over processes whose GPUs NCCL joins (GPIPE_DEVICE_LINKS=nccl) have the same
+// bits as through the host. This test has never run yet, because it needs two GPUs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Random programs (gpipe/testing/programs) over real processes, and many more over messages within
-// one process. What each process has is compared with the plain model, bit by bit.
+// Runs random programs (gpipe/testing/programs) over real processes, and many more over messages
+// within one process. The results of each process are compared with the plain model, bit by bit.
 //
 //   GPIPE_TEST_SEED          from which seed on programs are drawn
 //   GPIPE_PROGRAMS           how many, for each number of processes

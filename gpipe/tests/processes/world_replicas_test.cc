@@ -1,4 +1,5 @@
-// A pipeline over replicas computes what one process computes with the same groups, bit for bit.
+// Tests that a pipeline over replicas computes what one process computes with the same groups, bit
+// for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -464,7 +465,7 @@ TEST(WorldReplicas, UsersCodeMayRunABackwardOfItsOwn) {
   });
 }
 
-// Stochastic depth: a micro-batch calls one of two norms.
+// Stochastic depth: each micro-batch goes through one of two norms.
 struct OneOfTwoImpl : nn::Module {
   OneOfTwoImpl() {
     a = register_module("a", nn::BatchNorm1d(5));
@@ -652,8 +653,8 @@ TEST(WorldReplicas, WhatIsNotFrozenInAllReplicasIsRefused) {
   }
 }
 
-// As adapters beside a frozen base: of all bytes the replicas would have equal shares, and one of
-// them all the states.
+// A small part of the parameters trains, as with adapters beside a frozen base. If all bytes
+// counted, one replica could get all the states.
 TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
   const auto shares = outcomes(2, [](const World& world) {
     torch::manual_seed(1);
@@ -669,7 +670,8 @@ TEST(WorldReplicas, ZeroOptimizerSharesOutWhatTrains) {
     optimizer.step();
     return std::to_string(optimizer.local().state().size());
   });
-  // The matrix of 160, and the two of 16 with the biases of 4.
+  // One replica has the matrix of 160 numbers. The other has the two matrices of 16 and the biases
+  // of 4.
   EXPECT_THAT(shares, ::testing::UnorderedElementsAre("1", "5"));
 }
 
@@ -762,7 +764,7 @@ TEST(WorldReplicas, AfterAnOptimizerThatThrewOnOneOfThemTheNextStepComparesParam
                                 ::testing::Not(HasSubstr("; went well; ")))));
 }
 
-// A loop that knows torch::optim::Optimizer alone.
+// A training loop that uses only the interface of torch::optim::Optimizer.
 void train(GPipe& pipe, torch::optim::Optimizer& optimizer, const RowRange& here) {
   torch::optim::StepLR scheduler(optimizer, /*step_size=*/2, /*gamma=*/0.5);
   for (int step = 0; step < 5; ++step) {
@@ -843,7 +845,7 @@ TEST(WorldReplicas, OtherLearningRatesAreRefusedBeforeAnythingChanges) {
         return "went well";
       });
     };
-    // The next double is another one, too.
+    // The next larger double counts as another rate, too.
     std::string all = rate(world.rank() == 1 ? std::nextafter(0.2, 1) : 0.2);
     all += pipe->parameter_hash() == before ? "; unchanged" : "; changed";
     return all + "; " + rate(0.2);
@@ -949,7 +951,7 @@ TEST(WorldReplicas, AShardedOptimizerKeepsItsSharesWhenTypesChange) {
   EXPECT_THAT(lines, Each("same"));
 }
 
-// A layer of one replica throws: the other replicas learn where.
+// If a layer of one replica throws, the other replicas must learn where.
 TEST(WorldReplicas, AFailureIsEverybodys) {
   const auto lines = outcomes(2, [](const World& world) {
     nn::Sequential module = linears();

@@ -1,5 +1,5 @@
-// Random programs over processes that catch what is thrown and continue training: again and again a
-// rank throws, is late, or makes a call in the wrong place. The same mini-batches must succeed on
+// Runs random programs over processes that catch what is thrown and go on training. Again and again
+// a rank throws, is late, or makes a call in the wrong place. The same mini-batches must succeed on
 // all ranks, with the bits of a loop over these mini-batches alone.
 //
 // Draws 30 programs; GPIPE_RETRIES=2000 draws as many, GPIPE_TEST_SEED others.
@@ -364,7 +364,7 @@ void until_done(const Call& call) {
   }
 }
 
-// The marks without those of failures, each of which is " x".
+// Removes the marks of failures, each of which is " x".
 std::string without_failures(const std::string& marks) {
   std::string well;
   std::istringstream words(marks);

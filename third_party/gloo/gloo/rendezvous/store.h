@@ -10,7 +10,7 @@ namespace gloo::rendezvous {
 
 class Store {
  public:
-  // Defined nowhere here, so that no table of virtual functions is emitted.
+  // It is defined nowhere in this repository, so that no table of virtual functions is emitted.
   virtual ~Store();
   virtual void set(const std::string& key, const std::vector<char>& value) = 0;
   virtual std::vector<char> get(const std::string& key) = 0;

@@ -6,7 +6,7 @@ namespace gloo::transport {
 
 class UnboundBuffer {
  public:
-  // Defined nowhere here, so that no table of virtual functions is emitted.
+  // It is defined nowhere in this repository, so that no table of virtual functions is emitted.
   virtual ~UnboundBuffer();
 };
 
