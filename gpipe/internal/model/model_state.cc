@@ -96,8 +96,7 @@ void ModelState::check_parameters(int64_t stage) const {
         "backward; between forward and backward, Checkpoint::kNever leaves it to autograd to tell "
         "whether it matters";
     TORCH_CHECK(
-        now == parameter.version,
-        "the parameter ", text::in_quotes(parameter.name),
+        now == parameter.version, "the parameter ", text::in_quotes(parameter.name),
         " has been modified by an inplace operation since this mini-batch's forward began (it "
         "is at version ",
         now, "; expected version ", parameter.version, ")", kHint);

@@ -55,10 +55,9 @@ void TrackedStatistics::add(int64_t stage, torch::nn::Module& layer) {
   }
   const auto buffers = layer.named_buffers(/*recurse=*/false);
   // A norm counts beside its statistics. Any other layer may have a counter of that name.
-  const bool has_statistics =
-      std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
-        return buffer.value().defined() && buffer.value().is_floating_point();
-      });
+  const bool has_statistics = std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
+    return buffer.value().defined() && buffer.value().is_floating_point();
+  });
   for (const auto& buffer : buffers) {
     own(stage, buffer.value(), layer.is_training());
     if (buffer.key() == kCounterName && has_statistics) {

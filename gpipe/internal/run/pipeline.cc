@@ -41,8 +41,8 @@ void fill(std::vector<Packet>& sent, std::vector<Packet> packets) {
 }
 
 // An observer that passes events on, after it has added the data that the executor does not know.
-// `recomputes`: [stage]. If the observer throws, `threw_in` becomes the stage, unless the action has
-// thrown, which tells more.
+// `recomputes`: [stage]. If the observer throws, `threw_in` becomes the stage, unless the action
+// has thrown, which tells more.
 Observer completing(const Observer& observer, std::vector<RecomputeTime>& recomputes,
                     std::atomic<int64_t>& threw_in) {
   static std::atomic<int64_t> runs{0};

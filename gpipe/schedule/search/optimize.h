@@ -34,8 +34,8 @@ struct Optimized {
   std::vector<Order> next_best;  // some others that were found, the shortest first
 };
 
-// Throws std::invalid_argument for costs whose sum a double cannot hold: such times would compare as
-// equal. optimize() does so, too.
+// Throws std::invalid_argument for costs whose sum a double cannot hold: such times would compare
+// as equal. optimize() does so, too.
 void check_finite_total(const Workload& workload);
 
 // Returns nullopt if there is no order within the limits: if a worker may not even hold one

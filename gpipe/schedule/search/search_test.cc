@@ -290,8 +290,8 @@ TEST(Search, RefusesAnObjectiveThatDoesNotExist) {
   SearchOptions options = options_of(Placement::one_each(2), 4, true, 0);
   options.objective = static_cast<Objective>(7);
   EXPECT_THAT([&] { search(options); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr(
-                  "objective must be one of kMakespan and kSlack, got the number 7")));
+              ThrowsMessage<std::invalid_argument>(
+                  HasSubstr("objective must be one of kMakespan and kSlack, got the number 7")));
 }
 
 TEST(Search, OddNumbersEndWithAMessage) {

@@ -496,8 +496,7 @@ TEST(RunningStatisticsInEvaluationMode, AreThoseOfTheMicroBatch) {
       const LossFn loss = [](const Tensors& outputs, const Tensors& goals) {
         return torch::mse_loss(outputs.at(0), goals.at(0));
       };
-      pipe->step({input}, {target}, loss,
-                 StepOptions().schedule(schedule_by_name(schedule)));
+      pipe->step({input}, {target}, loss, StepOptions().schedule(schedule_by_name(schedule)));
       expect_same_buffers(module, plain);
       const auto gradients = module->parameters();
       const auto expected = plain->parameters();
