@@ -92,12 +92,12 @@ Rows actions() {
       action_text("VeryLong", "F0." + std::string(100000, '9'),
                   "F0." + std::string(77, '9') + "..."),
       invalid("LetterOfNoKind", [] { letter(kNoKind); },
-              {"ActionKind 7", "none of the four", "kForward"}),
+              {"ActionKind 7", "not one of the four", "kForward"}),
       invalid("TextOfNoKind",
               [] {
                 (Action{kNoKind, 0, 0}).to_text();
               },
-              {"ActionKind 7", "none of the four", "kForward"}),
+              {"ActionKind 7", "not one of the four", "kForward"}),
   };
 }
 
@@ -222,12 +222,12 @@ Rows schedules() {
               [] {
                 Schedule::create(1, 1, {{{kNoKind, 0, 0}}});
               },
-              {"ActionKind 7", "none of the four", "kForward"}),
+              {"ActionKind 7", "not one of the four", "kForward"}),
       invalid("OnlyOfNoKind",
               [=] {
                 schedule.only({kForward, kNoKind});
               },
-              {"ActionKind 7", "none of the four", "kForward"}),
+              {"ActionKind 7", "not one of the four", "kForward"}),
       invalid("WorkerOfAStageThatNobodyRuns", [] { Schedule::create(2, 1, {{}}).worker_of(1); },
               {"no worker runs stage 1", "stages 0..1"}),
   };
@@ -445,7 +445,7 @@ Rows verifying() {
                 program.workers = {{Step{{kNoKind, 0, 0}, {}, {}}}};
                 program.to_text();
               },
-              {"ActionKind 7", "none of the four"}),
+              {"ActionKind 7", "not one of the four"}),
   };
 }
 
@@ -507,12 +507,12 @@ Rows simulating() {
               [] {
                 uniform_cost({})({kNoKind, 0, 0});
               },
-              {"ActionKind 7", "none of the four"}),
+              {"ActionKind 7", "not one of the four"}),
       invalid("StageCostOfNoKind",
               [] {
                 stage_costs({{}})({kNoKind, 0, 0});
               },
-              {"ActionKind 7", "none of the four"}),
+              {"ActionKind 7", "not one of the four"}),
       beyond("NoStageCosts",
              [=] {
                simulate(schedule, {stage_costs({}), nullptr});
