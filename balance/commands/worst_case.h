@@ -12,8 +12,8 @@
 namespace gpipe::balance {
 
 // Plans the memory of CommandModel::make_worst with the same options, and prints it; empty for a
-// model that has no such case. `room`: the bytes of each device, or of none, if there is no limit;
-// a device that has too little is named.
+// model that has no such case. `room`: the bytes of each device; empty: no limits. A device
+// that has too little is named.
 std::string worst_case_text(const CommandModel& model, const MemoryPlanOptions& options,
                             const std::vector<int64_t>& room = {});
 

@@ -1,4 +1,4 @@
-// read_training_flags: how long and how strongly a language model is trained, as flags say it.
+// read_training_flags: reads the flags that say how a language model is trained.
 //
 // The flags are --batch, --steps, --stop_at, --learning_rate, --warm_up, --weight_decay, --clip,
 // --seed, --bfloat16, --validate_every and --save_every.
@@ -10,7 +10,7 @@
 
 namespace examples {
 
-// The defaults of the flags that each program has its own of.
+// The defaults of those flags whose default is not the same in all programs.
 struct TrainingDefaults {
   double learning_rate = 0, weight_decay = 0;
   int64_t warm_up = 0, validate_every = 0, save_every = 0;

@@ -165,7 +165,7 @@ Objects objects_of(const Packet& packet, c10::Device device) {
   return objects;
 }
 
-// How a part travels. `first`: its first tensor.
+// Sets how a part travels. `first`: its first tensor.
 void choose_place(Part& part, const at::Tensor& first, int64_t alone_from, c10::Device device) {
   if (part.tensors.size() == 1 && part.bytes() > 2 * unique_bytes(first) + kLargestElement) {
     part.place = Place::kPacked;

@@ -115,7 +115,8 @@ TensorDescription read_tensor(ByteReader& reader) {
   return result;
 }
 
-// Whether the tensor is within its part, and its elements at places for their type.
+// Throws DamagedMessage unless the tensor is within its part, with its elements at places that suit
+// their type. `users`: the tensors of that part so far, with this one.
 void check_place(const TensorDescription& tensor, const PartDescription& part, int64_t users,
                  c10::Device device) {
   int64_t end = 0;

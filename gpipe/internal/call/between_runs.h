@@ -13,8 +13,8 @@ namespace gpipe::internal {
 // parameters, buffers, gradients or states of the optimizer.
 //
 // Requirements: over processes it is made within in_call(), on all ranks. So all of them take the
-// lock of the call first, and the run lock second. What the call runs of the user's calls no
-// function of the pipeline.
+// lock of the call first, and the run lock second. The user's code that runs within the call, such
+// as an optimizer's step, must not call a function of the pipeline.
 class BetweenRuns {
  public:
   // `pipeline`: null if there are no layers.

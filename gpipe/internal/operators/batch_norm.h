@@ -18,7 +18,7 @@
 //
 // Autograd is not told of these updates. A norm in evaluation mode saves its running statistics for
 // its backward, and updates of later micro-batches come before that. So where a module that trains
-// uses them in evaluation mode, the operator gets copies (lent()).
+// uses them in evaluation mode, the operator gets copies (lend()).
 //
 // Limits: a module that reads its running statistics in a training forward sees the values from
 // before the mini-batch if they are deferred, shared, or of a stage with forwards out of order. If
