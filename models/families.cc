@@ -7,6 +7,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "models/family_weights.h"
 #include "models/rotary_fields.h"
 
 namespace gpipe::models::internal {
@@ -109,94 +110,6 @@ int64_t switched_window(ConfigFields& fields, const TransformerOptions& options,
   return used ? window : 0;
 }
 
-std::vector<WeightName> plus(std::vector<WeightName> names, const std::vector<WeightName>& more) {
-  names.insert(names.end(), more.begin(), more.end());
-  return names;
-}
-
-std::vector<WeightName> llama_attention() {
-  return {{"layers.#.self_attn.q_proj", "block#_attention.qkv", WeightPart::kQueries},
-          {"layers.#.self_attn.k_proj", "block#_attention.qkv", WeightPart::kKeys},
-          {"layers.#.self_attn.v_proj", "block#_attention.qkv", WeightPart::kValues},
-          {"layers.#.self_attn.o_proj", "block#_attention.output"}};
-}
-
-std::vector<WeightName> gated_mlp() {
-  return {{"layers.#.mlp.gate_proj", "block#_mlp.gate"},
-          {"layers.#.mlp.up_proj", "block#_mlp.up"},
-          {"layers.#.mlp.down_proj", "block#_mlp.down"}};
-}
-
-// The MLP of Qwen, whose blocks with experts may alternate with others.
-std::vector<WeightName> expert_mlp() {
-  return {{"layers.#.mlp.experts.@.gate_proj", "block#_mlp.gate_up", WeightPart::kExpertGate},
-          {"layers.#.mlp.experts.@.up_proj", "block#_mlp.gate_up", WeightPart::kExpertUp},
-          {"layers.#.mlp.experts.@.down_proj", "block#_mlp.down", WeightPart::kExpert}};
-}
-
-std::vector<WeightName> fused_expert_mlp() {
-  return {{"layers.#.mlp.experts.gate_up_proj", "block#_mlp.gate_up", WeightPart::kAllExperts},
-          {"layers.#.mlp.experts.down_proj", "block#_mlp.down", WeightPart::kAllExperts}};
-}
-
-std::vector<WeightName> router() { return {{"layers.#.mlp.gate", "block#_mlp.router"}}; }
-
-std::vector<WeightName> shared_expert() {
-  return {{"layers.#.mlp.shared_expert.gate_proj", "block#_mlp.shared_gate"},
-          {"layers.#.mlp.shared_expert.up_proj", "block#_mlp.shared_up"},
-          {"layers.#.mlp.shared_expert.down_proj", "block#_mlp.shared_down"},
-          {"layers.#.mlp.shared_expert_gate", "block#_mlp.shared_router"}};
-}
-
-std::vector<WeightName> norms_before() {
-  return {{"layers.#.input_layernorm", "block#_attention.norm"},
-          {"layers.#.post_attention_layernorm", "block#_mlp.norm"}};
-}
-
-std::vector<WeightName> head_norms() {
-  return {{"layers.#.self_attn.q_norm", "block#_attention.query_norm"},
-          {"layers.#.self_attn.k_norm", "block#_attention.key_norm"}};
-}
-
-// The names of the embedding, of the blocks, and of the last norm.
-std::vector<WeightName> around(const std::vector<WeightName>& blocks) {
-  std::vector<WeightName> names = {{"embed_tokens", "embedding.tokens"}};
-  names.insert(names.end(), blocks.begin(), blocks.end());
-  names.push_back({"norm", "norm"});
-  return names;
-}
-
-std::vector<WeightName> llama_weights() {
-  return around(plus(plus(llama_attention(), gated_mlp()), norms_before()));
-}
-
-std::vector<WeightName> llama_weights_with_head_norms() {
-  return around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()), norms_before()));
-}
-
-std::vector<WeightName> mixtral_weights() {
-  return around(
-      plus(plus(llama_attention(),
-                {{"layers.#.block_sparse_moe.gate", "block#_mlp.router"},
-                 {"layers.#.block_sparse_moe.experts.@.w1", "block#_mlp.gate_up",
-                  WeightPart::kExpertGate},
-                 {"layers.#.block_sparse_moe.experts.@.w2", "block#_mlp.down", WeightPart::kExpert},
-                 {"layers.#.block_sparse_moe.experts.@.w3", "block#_mlp.gate_up",
-                  WeightPart::kExpertUp}}),
-           norms_before()));
-}
-
-// `attention`: its weights besides those of queries, keys, values and output. Blocks without
-// experts have another `down`, in the same place.
-std::vector<WeightName> qwen_expert_weights(const std::vector<WeightName>& attention,
-                                            const std::vector<WeightName>& experts,
-                                            const std::vector<WeightName>& shared) {
-  return around(
-      plus(plus(plus(plus(plus(plus(llama_attention(), attention), router()), experts), shared),
-                gated_mlp()),
-           norms_before()));
-}
-
 // --- GPT-2
 
 void gpt2_sizes(ConfigFields& fields, TransformerOptions& options) {
@@ -227,18 +140,6 @@ void gpt2(ConfigFields& fields, TransformerOptions& options) {
   // compute.
   fields.ignore(
       {"n_ctx", "n_special", "predict_special_tokens", "output_past", "gradient_checkpointing"});
-}
-
-std::vector<WeightName> gpt2_weights(WeightPart matrix) {
-  return {{"wte", "embedding.tokens"},
-          {"wpe", "embedding.positions"},
-          {"h.#.ln_1", "block#_attention.norm"},
-          {"h.#.attn.c_attn", "block#_attention.qkv", matrix},
-          {"h.#.attn.c_proj", "block#_attention.output", matrix},
-          {"h.#.ln_2", "block#_mlp.norm"},
-          {"h.#.mlp.c_fc", "block#_mlp.up", matrix},
-          {"h.#.mlp.c_proj", "block#_mlp.down", matrix},
-          {"ln_f", "norm"}};
 }
 
 // All heads of queries share one head of keys (StarCoder).
@@ -532,14 +433,6 @@ void gemma3(ConfigFields& fields, TransformerOptions& options) {
   two_rotary_fields(fields, options);
 }
 
-std::vector<WeightName> later_gemma_weights(const std::vector<WeightName>& head_norms) {
-  return around(plus(plus(plus(llama_attention(), head_norms), gated_mlp()),
-                     {{"layers.#.input_layernorm", "block#_attention.norm"},
-                      {"layers.#.post_attention_layernorm", "block#_attention.post_norm"},
-                      {"layers.#.pre_feedforward_layernorm", "block#_mlp.norm"},
-                      {"layers.#.post_feedforward_layernorm", "block#_mlp.post_norm"}}));
-}
-
 // --- with LayerNorm and rotary positions
 
 void gpt_neox(ConfigFields& fields, TransformerOptions& options) {
@@ -604,27 +497,6 @@ void stablelm(ConfigFields& fields, TransformerOptions& options) {
 
 }  // namespace
 
-std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& options,
-                                    int64_t rows) {
-  const int64_t queries = options.num_heads() * options.size_of_head(),
-                keys = options.kv_heads() * options.size_of_head();
-  switch (part) {
-    case WeightPart::kQueries:
-      return {0, queries};
-    case WeightPart::kKeys:
-      return {queries, queries + keys};
-    case WeightPart::kValues:
-      return {queries + keys, rows};
-    default:
-      return {0, rows};
-  }
-}
-
-bool is_of_experts(WeightPart part) {
-  return part == WeightPart::kExpertGate || part == WeightPart::kExpertUp ||
-         part == WeightPart::kExpert || part == WeightPart::kAllExperts;
-}
-
 const std::vector<Family>& families() {
   using Kind = TransformerKind;
   static const std::vector<Family> kFamilies = {
@@ -647,16 +519,8 @@ const std::vector<Family>& families() {
       {"qwen2", "Qwen2ForCausalLM", Kind::kLlama, qwen2, llama_weights()},
       {"qwen3", "Qwen3ForCausalLM", Kind::kLlama, qwen3, llama_weights_with_head_norms()},
       {"smollm3", "SmolLM3ForCausalLM", Kind::kLlama, smollm3, llama_weights()},
-      {"phi3", "Phi3ForCausalLM", Kind::kLlama, phi3,
-       around(plus({{"layers.#.self_attn.o_proj", "block#_attention.output"},
-                    {"layers.#.self_attn.qkv_proj", "block#_attention.qkv"},
-                    {"layers.#.mlp.gate_up_proj", "block#_mlp.up"},
-                    {"layers.#.mlp.down_proj", "block#_mlp.down"}},
-                   norms_before()))},
-      {"olmo2", "Olmo2ForCausalLM", Kind::kLlama, olmo2,
-       around(plus(plus(plus(llama_attention(), head_norms()), gated_mlp()),
-                   {{"layers.#.post_attention_layernorm", "block#_attention.post_norm"},
-                    {"layers.#.post_feedforward_layernorm", "block#_mlp.post_norm"}}))},
+      {"phi3", "Phi3ForCausalLM", Kind::kLlama, phi3, phi3_weights()},
+      {"olmo2", "Olmo2ForCausalLM", Kind::kLlama, olmo2, olmo2_weights()},
       {"mixtral",
        "MixtralForCausalLM",
        Kind::kLlama,
@@ -665,47 +529,37 @@ const std::vector<Family>& families() {
        "model.",
        {".rotary_emb.inv_freq"},
        "",
-       around(plus(plus(plus(llama_attention(), router()), fused_expert_mlp()), norms_before()))},
+       fused_mixtral_weights()},
       {"qwen2_moe",
        "Qwen2MoeForCausalLM",
        Kind::kLlama,
        qwen2_moe,
-       qwen_expert_weights({}, expert_mlp(), shared_expert()),
+       qwen2_moe_weights(/*fused=*/false),
        "model.",
        {".rotary_emb.inv_freq"},
        "",
-       qwen_expert_weights({}, fused_expert_mlp(), shared_expert())},
+       qwen2_moe_weights(/*fused=*/true)},
       {"qwen3_moe",
        "Qwen3MoeForCausalLM",
        Kind::kLlama,
        qwen3_moe,
-       qwen_expert_weights(head_norms(), expert_mlp(), {}),
+       qwen3_moe_weights(/*fused=*/false),
        "model.",
        {".rotary_emb.inv_freq"},
        "",
-       qwen_expert_weights(head_norms(), fused_expert_mlp(), {})},
+       qwen3_moe_weights(/*fused=*/true)},
       {"gemma", "GemmaForCausalLM", Kind::kLlama, gemma, llama_weights()},
-      {"gemma2", "Gemma2ForCausalLM", Kind::kLlama, gemma2, later_gemma_weights({})},
-      {"gemma3_text", "Gemma3ForCausalLM", Kind::kLlama, gemma3, later_gemma_weights(head_norms())},
+      {"gemma2", "Gemma2ForCausalLM", Kind::kLlama, gemma2, gemma2_weights()},
+      {"gemma3_text", "Gemma3ForCausalLM", Kind::kLlama, gemma3, gemma3_weights()},
       {"gpt_neox",
        "GPTNeoXForCausalLM",
        Kind::kLlama,
        gpt_neox,
-       {{"embed_in", "embedding.tokens"},
-        {"layers.#.input_layernorm", "block#_attention.norm"},
-        {"layers.#.post_attention_layernorm", "block#_mlp.norm"},
-        {"layers.#.attention.query_key_value", "block#_attention.qkv"},
-        {"layers.#.attention.dense", "block#_attention.output"},
-        {"layers.#.mlp.dense_h_to_4h", "block#_mlp.up"},
-        {"layers.#.mlp.dense_4h_to_h", "block#_mlp.down"},
-        {"final_layer_norm", "norm"}},
+       gpt_neox_weights(),
        "gpt_neox.",
        {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"},
        "embed_out.weight"},
-      {"starcoder2", "Starcoder2ForCausalLM", Kind::kLlama, starcoder2,
-       around(plus(plus(llama_attention(), {{"layers.#.mlp.c_fc", "block#_mlp.up"},
-                                            {"layers.#.mlp.c_proj", "block#_mlp.down"}}),
-                   norms_before()))},
+      {"starcoder2", "Starcoder2ForCausalLM", Kind::kLlama, starcoder2, starcoder2_weights()},
       {"stablelm", "StableLmForCausalLM", Kind::kLlama, stablelm, llama_weights()},
   };
   return kFamilies;

@@ -5,39 +5,13 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/config_fields.h"
+#include "models/family_weights.h"
 #include "models/transformer_options.h"
 
 namespace gpipe::models::internal {
-
-// The part of our parameter that a file's tensor holds, or its form.
-enum class WeightPart : uint8_t {
-  kAll,
-  kTransposed,
-  kQueries,  // rows of `qkv`
-  kKeys,
-  kValues,
-  // One expert's part of the matrices of all; "@" in the name stands for the expert's number.
-  kExpertGate,
-  kExpertUp,
-  kExpert,
-  kAllExperts,  // the name has no ".weight"
-};
-
-// The rows [first, second) that a file's tensor holds of our parameter of `rows` rows: all rows,
-// except for queries, keys and values.
-std::pair<int64_t, int64_t> rows_of(WeightPart part, const TransformerOptions& options,
-                                    int64_t rows);
-bool is_of_experts(WeightPart part);
-
-// Names of a file and of ours, without ".weight" and ".bias". "#" stands for the number of a block.
-struct WeightName {
-  std::string theirs, ours;
-  WeightPart part = WeightPart::kAll;
-};
 
 struct Family {
   std::string model_type;

@@ -9,13 +9,12 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "balance/choose/fitting_cut.h"
+#include "balance/choose/order_search.h"
+#include "balance/choose/plan_alternatives.h"
 #include "balance/choose/profiled_schedule.h"
-#include "balance/costs/profile_checks.h"
 #include "balance/cut/move_cuts.h"
 #include "balance/cut/pieces.h"
-#include "balance/step/step_model.h"
 #include "gpipe/placement.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/schedule/search/search.h"
@@ -23,7 +22,6 @@
 namespace gpipe::balance {
 namespace {
 
-constexpr char kSearched[] = "search";
 // A candidate is better only if its predicted step is shorter by more than this share, so that
 // rounding does not decide.
 constexpr double kFaster = 1e-9;
@@ -53,12 +51,6 @@ bool is_costly(const std::string& name) {
          name == "dualpipe-v";
 }
 
-std::string text_of(const std::vector<int64_t>& values) {
-  std::string text;
-  for (const int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-  return text;
-}
-
 // Whether `a` is better than `b`: it fits or exceeds its devices less; then its step is shorter;
 // then it takes less memory.
 bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
@@ -69,22 +61,12 @@ bool is_better(const PlanCandidate& a, const PlanCandidate& b) {
   return a.excess < b.excess;
 }
 
-// The part of a candidate that does not depend on the cut and the modes.
-struct Setting {
-  size_t cut = 0;
-  std::string name;
-  int64_t per_device = 1;
-  Schedule schedule;
-};
-
 class Search {
  public:
   explicit Search(const PlanProblem& problem)
-      : problem_(checked(problem)),
+      : problem_(problem),
         layers_(static_cast<int64_t>(problem.cuts.front().profile.layers.size())),
         pieces_(layers_, problem.machine.keep_together, "plan: ") {
-    link_.bandwidth = problem.machine.bandwidth;
-    link_.latency = problem.machine.latency;
     if (problem.devices > pieces_.size()) {
       fail(std::to_string(problem.devices) + " devices, but the model has " +
            std::to_string(pieces_.size()) +
@@ -98,9 +80,9 @@ class Search {
     // Each setting starts with the cuts that are found at once. Costly schedules are made only for
     // the best numbers of micro-batches.
     exhaustive_ = true;
-    for (Setting& setting : cheap_) begin(setting);
+    for (PlanSetting& setting : cheap_) begin(setting);
     add_costly();
-    for (Setting& setting : costly_) begin(setting);
+    for (PlanSetting& setting : costly_) begin(setting);
     at_once_ = spent_;
     refine_best();
     search_orders();
@@ -114,71 +96,18 @@ class Search {
         result.others.push_back(found_[k].second);
       }
     }
-    result.alternatives = alternatives(result.best);
+    result.alternatives = plan_alternatives(
+        problem_, pieces_, found_, result.best,
+        [this](const PlanSetting& setting, const std::vector<int64_t>& balance,
+               const std::vector<Checkpoint>& modes) { return predict(setting, balance, modes); });
     result.examined = examined_;
     result.exhaustive = exhaustive_;
     return result;
   }
 
  private:
-  using Found = std::pair<Setting, PlanCandidate>;
-
-  static const PlanProblem& checked(const PlanProblem& problem) {
-    if (problem.devices < 1) {
-      fail("devices is " + std::to_string(problem.devices) + ", expected at least 1");
-    }
-    if (!problem.limits.empty() && static_cast<int64_t>(problem.limits.size()) != problem.devices) {
-      fail("limits has " + std::to_string(problem.limits.size()) + " values, expected " +
-           std::to_string(problem.devices) + ", one for each device");
-    }
-    if (problem.cuts.empty()) fail("there are no numbers of micro-batches to choose from");
-    const Profile& one = problem.cuts.front().profile;
-    for (const MiniBatchCut& cut : problem.cuts) {
-      if (cut.profile.deferred_batch_norm == one.deferred_batch_norm) continue;
-      fail("of the profiles of micro-batches of " + std::to_string(one.batch_rows) + " and of " +
-           std::to_string(cut.profile.batch_rows) +
-           " rows one was made with deferred batch norms; make all of them alike");
-    }
-    const Profile* first = nullptr;  // the first profile that names its autocast guard
-    for (const MiniBatchCut& cut : problem.cuts) {
-      if (!cut.profile.autocast) continue;
-      if (first == nullptr) first = &cut.profile;
-      if (*cut.profile.autocast == *first->autocast) continue;
-      fail("a profile of micro-batches of " + std::to_string(cut.profile.batch_rows) +
-           " rows was made " + under_autocast(*cut.profile.autocast) + ", and one of " +
-           std::to_string(first->batch_rows) + " rows " + under_autocast(*first->autocast) +
-           "; make all of them under the same guard");
-    }
-    if (problem.checkpoints.empty()) fail("there are no checkpoint modes to choose from");
-    if (problem.budget < 0) {
-      fail("budget is " + std::to_string(problem.budget) + ", expected at least 0");
-    }
-    for (const int64_t stages : problem.stages_per_device) {
-      if (stages < 1) fail("stages_per_device has " + std::to_string(stages) + "; give 1 or more");
-    }
-    for (const std::string& name : problem.schedules) {
-      if (name != kSearched) (void)schedule_by_name(name);  // throws, and suggests what was meant
-    }
-    for (const MiniBatchCut& cut : problem.cuts) {
-      if (cut.sizes.empty()) {
-        fail(absl::StrCat("the cut into ", cut.chunks,
-                          " chunks has no sizes; give one size for each of its micro-batches"));
-      }
-      check_profile(cut.profile, "plan: the profile cannot have been measured: ");
-      check_finite_step(cut.profile, cut.sizes, problem.machine, "plan: ");
-    }
-    return problem;
-  }
-
   void tell(const std::string& note) const {
     if (problem_.progress) problem_.progress(note);
-  }
-
-  bool is_wanted(const std::string& name) const {
-    // Schedule::gpipe adds gradients in another order than all other schedules.
-    if (problem_.schedules.empty()) return name != "gpipe";
-    return std::find(problem_.schedules.begin(), problem_.schedules.end(), name) !=
-           problem_.schedules.end();
   }
 
   int64_t micro_batches(size_t cut) const {
@@ -191,7 +120,7 @@ class Search {
   }
 
   void add(size_t cut, const std::string& name, int64_t per_device,
-           std::vector<Setting>& settings) {
+           std::vector<PlanSetting>& settings) {
     if (per_device > pieces_.size() / problem_.devices) return;
     const int64_t stages = problem_.devices * per_device;
     if (stages > Schedule::kMostCells / micro_batches(cut)) return;
@@ -199,37 +128,10 @@ class Search {
     settings.push_back({cut, name, per_device, named(cut, name, per_device)});
   }
 
-  void for_each_schedule(const std::function<void(const std::string&, int64_t)>& visit) const {
-    for (const NamedSchedule& named : named_schedules()) {
-      if (!is_wanted(named.name)) continue;
-      switch (named.shape) {
-        case PlacementShape::kOneEach:
-          if (allows_stages(1)) visit(named.name, 1);
-          break;
-        case PlacementShape::kLoop:
-          // With one stage on each device it equals a schedule of kOneEach.
-          for (const int64_t v : problem_.stages_per_device) {
-            if (v > 1) visit(named.name, v);
-          }
-          break;
-        case PlacementShape::kVShape:
-          if (allows_stages(2)) visit(named.name, 2);
-          break;
-        case PlacementShape::kOneWorker:
-          break;  // with one device 1F1B is the same
-      }
-    }
-  }
-
-  bool allows_stages(int64_t per_device) const {
-    return std::find(problem_.stages_per_device.begin(), problem_.stages_per_device.end(),
-                     per_device) != problem_.stages_per_device.end();
-  }
-
   void add_settings() {
     for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
       bool alone = false;  // whether the schedule of a single stage on a single device was added
-      for_each_schedule([&](const std::string& name, int64_t v) {
+      for_each_schedule(problem_, [&](const std::string& name, int64_t v) {
         // A single stage on a single device runs the same under every name: 1F1B stands for all.
         if (problem_.devices == 1 && v == 1) {
           if (!alone) add(cut, "1f1b", v, cheap_);
@@ -246,29 +148,12 @@ class Search {
     fail("no schedule to choose from has its stages on " + std::to_string(problem_.devices) +
          " devices with " + std::to_string(pieces_.size()) +
          " layers that may be separated and the stages_per_device that were given" +
-         stages_wanted() + "; add one of these, or 1f1b and 1");
-  }
-
-  // For a message: how many stages on a device each allowed schedule could have.
-  std::string stages_wanted() const {
-    const int64_t most = pieces_.size() / problem_.devices;
-    std::string text;
-    for (const NamedSchedule& named : named_schedules()) {
-      if (!is_wanted(named.name)) continue;
-      std::string have;
-      if (named.shape == PlacementShape::kOneEach) have = "1";
-      if (named.shape == PlacementShape::kVShape && most >= 2) have = "2";
-      if (named.shape == PlacementShape::kLoop && most >= 2) {
-        have = most == 2 ? "2" : "2 to " + std::to_string(most);
-      }
-      text += (text.empty() ? ": " : ", ") + named.name + " can have " +
-              (have.empty() ? "none here" : have);
-    }
-    return text;
+         stages_that_schedules_have(problem_, pieces_.size() / problem_.devices) +
+         "; add one of these, or 1f1b and 1");
   }
 
   void add_costly(size_t cut) {
-    for_each_schedule([&](const std::string& name, int64_t v) {
+    for_each_schedule(problem_, [&](const std::string& name, int64_t v) {
       if ((problem_.devices > 1 || v > 1) && is_costly(name)) add(cut, name, v, costly_);
     });
   }
@@ -277,7 +162,7 @@ class Search {
     if (!costly_.empty()) return;
     sort();
     std::vector<size_t> cuts;
-    for (const Found& found : found_) {
+    for (const FoundPlan& found : found_) {
       if (cuts.size() == kCostlyCuts) break;
       if (std::find(cuts.begin(), cuts.end(), found.first.cut) == cuts.end()) {
         cuts.push_back(found.first.cut);
@@ -289,7 +174,7 @@ class Search {
 
   // --- predictions
 
-  ExplainOptions options_of(const Setting& setting, std::vector<Checkpoint> modes) const {
+  ExplainOptions options_of(const PlanSetting& setting, std::vector<Checkpoint> modes) const {
     ExplainOptions options = problem_.machine;
     options.slowness.clear();
     options.chunks = micro_batches(setting.cut);
@@ -299,17 +184,17 @@ class Search {
     return options;
   }
 
-  int64_t cost_of(const Setting& setting) const {
+  int64_t cost_of(const PlanSetting& setting) const {
     return 3 * setting.schedule.stages() * setting.schedule.micro_batches();
   }
-  int64_t cost_of_thriftiest(const Setting& setting) const {
+  int64_t cost_of_thriftiest(const PlanSetting& setting) const {
     const auto modes = static_cast<int64_t>(problem_.checkpoints.size());
     return ((1 + setting.per_device) * modes + 1) * cost_of(setting);
   }
   // The rest of a given budget.
   int64_t left() const { return problem_.budget - (spent_ - at_once_); }
 
-  PlanCandidate predict(const Setting& setting, const std::vector<int64_t>& balance,
+  PlanCandidate predict(const PlanSetting& setting, const std::vector<int64_t>& balance,
                         const std::vector<Checkpoint>& modes) {
     ++examined_;
     spent_ += cost_of(setting);
@@ -342,22 +227,11 @@ class Search {
 
   // --- the cut and the modes of a setting
 
-  std::vector<Checkpoint> uniform(const Setting& setting, Checkpoint mode) const {
+  std::vector<Checkpoint> uniform(const PlanSetting& setting, Checkpoint mode) const {
     return std::vector<Checkpoint>(static_cast<size_t>(setting.schedule.stages()), mode);
   }
 
-  // The most even cut by sums of the layers' times.
-  std::vector<int64_t> even_cut(const Setting& setting, bool recompute) const {
-    std::vector<double> costs;
-    for (const LayerProfile& layer : problem_.cuts[setting.cut].profile.layers) {
-      costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
-    }
-    PartitionOptions options;
-    options.keep_together = problem_.machine.keep_together;
-    return partition(costs, setting.schedule.stages(), options);
-  }
-
-  FittingCutOptions fitting_options(const Setting& setting, Checkpoint mode) const {
+  FittingCutOptions fitting_options(const PlanSetting& setting, Checkpoint mode) const {
     FittingCutOptions options;
     for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
       const auto device = static_cast<size_t>(setting.schedule.worker_of(j));
@@ -373,7 +247,7 @@ class Search {
   // Finds the modes with which the cut takes the least memory. The modes of one device do not
   // change the memory of another. So each attempt changes the modes of all devices, and each device
   // keeps its own best.
-  PlanCandidate thriftiest(const Setting& setting, const std::vector<int64_t>& balance) {
+  PlanCandidate thriftiest(const PlanSetting& setting, const std::vector<int64_t>& balance) {
     const std::vector<std::vector<int64_t>> own = stages_of_devices(setting);
     std::vector<Checkpoint> modes = uniform(setting, problem_.checkpoints.front());
     std::vector<int64_t> least(own.size(), std::numeric_limits<int64_t>::max());
@@ -408,7 +282,7 @@ class Search {
     return predict(setting, balance, modes);
   }
 
-  std::vector<std::vector<int64_t>> stages_of_devices(const Setting& setting) const {
+  std::vector<std::vector<int64_t>> stages_of_devices(const PlanSetting& setting) const {
     std::vector<std::vector<int64_t>> own(static_cast<size_t>(problem_.devices));
     for (int64_t j = 0; j < setting.schedule.stages(); ++j) {
       own[static_cast<size_t>(setting.schedule.worker_of(j))].push_back(j);
@@ -416,7 +290,7 @@ class Search {
     return own;
   }
 
-  double count_cuts(const Setting& setting) const {
+  double count_cuts(const PlanSetting& setting) const {
     double count = 1;
     for (int64_t k = 1; k < setting.schedule.stages(); ++k) {
       count *= static_cast<double>(pieces_.size() - k) / static_cast<double>(k);
@@ -425,7 +299,7 @@ class Search {
   }
 
   // The number of cuts times the number of modes.
-  double choices(const Setting& setting) const {
+  double choices(const PlanSetting& setting) const {
     double count = count_cuts(setting);
     for (int64_t j = 0; j < setting.schedule.stages() && count <= kExhaustive; ++j) {
       count *= static_cast<double>(problem_.checkpoints.size());
@@ -433,7 +307,7 @@ class Search {
     return count;
   }
 
-  void begin(const Setting& setting) {
+  void begin(const PlanSetting& setting) {
     std::optional<PlanCandidate> best;
     if (choices(setting) <= kExhaustive &&
         choices(setting) * cost_of(setting) <= kLeastBudget / 4) {
@@ -444,7 +318,8 @@ class Search {
       exhaustive_ = false;
       for (const Checkpoint mode : problem_.checkpoints) {
         const std::vector<Checkpoint> modes = uniform(setting, mode);
-        PlanCandidate even = predict(setting, even_cut(setting, mode != Checkpoint::kNever), modes);
+        PlanCandidate even =
+            predict(setting, even_cut(problem_, setting, mode != Checkpoint::kNever), modes);
         const bool fits = even.fits();
         keep(std::move(even), best);
         if (fits) continue;
@@ -461,7 +336,7 @@ class Search {
 
   // Calls `visit` for each cut whose first partitions are those in `balance`; they hold the layers
   // before `first`.
-  void for_each_cut(const Setting& setting, int64_t first, std::vector<int64_t>& balance,
+  void for_each_cut(const PlanSetting& setting, int64_t first, std::vector<int64_t>& balance,
                     const std::function<void()>& visit) {
     const int64_t left = setting.schedule.stages() - static_cast<int64_t>(balance.size());
     if (left == 1) {
@@ -478,7 +353,7 @@ class Search {
     }
   }
 
-  void try_all_modes(const Setting& setting, const std::vector<int64_t>& balance,
+  void try_all_modes(const PlanSetting& setting, const std::vector<int64_t>& balance,
                      std::vector<Checkpoint>& modes, std::optional<PlanCandidate>& best) {
     if (modes.size() == balance.size()) {
       keep(predict(setting, balance, modes), best);
@@ -498,7 +373,7 @@ class Search {
     // Half of a given budget remains for refining the nearest.
     const int64_t until = spent_ + (problem_.budget > 0 ? left() / 2 : 2 * kLeastBudget);
     for (const size_t k : open_) {
-      const Setting& setting = found_[k].first;
+      const PlanSetting& setting = found_[k].first;
       const double work = count_cuts(setting) * static_cast<double>(cost_of_thriftiest(setting));
       if (work > static_cast<double>(std::min(until - spent_, kLeastBudget / 4))) continue;
       std::optional<PlanCandidate> best = std::move(found_[k].second);
@@ -511,7 +386,7 @@ class Search {
 
   // Moves cuts and changes modes while that makes the candidate better, until spent_ reaches
   // `until`.
-  void refine(const Setting& setting, PlanCandidate& best, int64_t until) {
+  void refine(const PlanSetting& setting, PlanCandidate& best, int64_t until) {
     const auto attempt = [&](const std::vector<int64_t>& balance,
                              const std::vector<Checkpoint>& modes) {
       // If nothing fits, a moved cut gets the modes that take the least memory on it.
@@ -552,7 +427,7 @@ class Search {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return is_better(found_[a].second, found_[b].second);
     });
-    std::vector<Found> sorted;
+    std::vector<FoundPlan> sorted;
     std::set<size_t> open;
     for (const size_t k : order) {
       if (open_.count(k) > 0) open.insert(sorted.size());
@@ -589,79 +464,15 @@ class Search {
 
   // --- orders of their own
 
-  bool searches_orders() const { return is_wanted(kSearched) && problem_.devices > 1; }
-
-  // A candidate as gpipe::search() sees it. The search takes all micro-batches of a stage to cost
-  // the same, so recomputes count for all micro-batches of a partition or for none.
-  SearchOptions search_options(const PlanCandidate& candidate, const Setting& setting,
-                               int64_t budget) const {
-    const Profile& profile = problem_.cuts[candidate.cut].profile;
-    const Explanation explanation =
-        explain(profile, candidate.balance, options_of(setting, candidate.checkpoints));
-    SearchOptions options;
-    options.placement = setting.schedule.placement();
-    options.micro_batches = micro_batches(candidate.cut);
-    options.costs.clear();
-    options.activation_bytes.clear();
-    options.waiting_bytes.clear();
-    std::vector<double> fixed(static_cast<size_t>(problem_.devices));
-    std::vector<double> recomputed(fixed.size());
-    for (size_t j = 0; j < explanation.partitions.size(); ++j) {
-      const PartitionExplanation& partition = explanation.partitions[j];
-      const bool again = partition.recompute > partition.forward / 2;
-      const double more = problem_.machine.overhead;
-      const double recompute = again ? partition.forward : 0.0;
-      options.costs.push_back({partition.forward + more, partition.backward + recompute + more,
-                               partition.input_gradient + recompute + more,
-                               partition.weight_gradient + more});
-      options.activation_bytes.push_back(
-          static_cast<double>(partition.received + (again ? 0 : partition.kept)));
-      options.waiting_bytes.push_back(static_cast<double>(partition.waiting));
-      if (j + 1 < explanation.partitions.size()) {
-        const auto last = static_cast<size_t>(partition.layers.last);
-        options.activation_transfer.push_back(
-            link_.seconds(static_cast<double>(profile.layers[last].output)));
-      }
-      const auto device = static_cast<size_t>(options.placement.worker_of(static_cast<int64_t>(j)));
-      fixed[device] += static_cast<double>(partition.fixed);
-      if (again) {
-        recomputed[device] = std::max(recomputed[device], static_cast<double>(partition.kept));
-      }
-    }
-    options.gradient_transfer = options.activation_transfer;
-    // The bytes of skips are already in what a partition receives; here come the times of their
-    // transfers.
-    const auto partition_of = [&](int64_t layer) {
-      int64_t j = 0;
-      while (explanation.partitions[static_cast<size_t>(j)].layers.last < layer) ++j;
-      return j;
-    };
-    for (const SkipProfile& skip : profile.skips) {
-      const int64_t from = partition_of(skip.from);
-      const int64_t to = partition_of(skip.to);
-      if (from == to) continue;
-      const double takes = link_.seconds(static_cast<double>(skip.bytes));
-      options.skips.push_back({from, to, takes, takes});
-    }
-    for (size_t d = 0; d < fixed.size() && !problem_.limits.empty(); ++d) {
-      const double room = static_cast<double>(problem_.limits[d]) - fixed[d] - recomputed[d];
-      options.memory_limit.push_back(std::max(room, 0.0));
-    }
-    options.budget = budget;
-    if (problem_.progress) {
-      options.stop = [this] {
-        tell(kSearched);
-        return false;
-      };
-    }
-    return options;
+  bool searches_orders() const {
+    return allows_schedule(problem_, kSearchedOrder) && problem_.devices > 1;
   }
 
   void search_orders() {
     if (!searches_orders()) return;
     sort();
     std::vector<std::tuple<size_t, std::vector<int64_t>>> known;  // micro-batches, placement
-    const std::vector<Found> before = found_;
+    const std::vector<FoundPlan> before = found_;
     for (const auto& [setting, candidate] : before) {
       if (known.size() == kSearchedOrders) return;
       const auto key = std::make_tuple(setting.cut, setting.schedule.placement().worker_of_stage());
@@ -675,15 +486,26 @@ class Search {
       if (given && budget < kLeastRuns * cost_of(setting)) continue;
       std::optional<SearchResult> order;
       try {
-        order = gpipe::search(search_options(candidate, setting, budget));
+        SearchOptions options =
+            order_search(problem_, candidate,
+                         explain(problem_.cuts[candidate.cut].profile, candidate.balance,
+                                 options_of(setting, candidate.checkpoints)));
+        options.budget = budget;
+        if (problem_.progress) {
+          options.stop = [this] {
+            tell(kSearchedOrder);
+            return false;
+          };
+        }
+        order = gpipe::search(options);
       } catch (const std::invalid_argument&) {
         continue;  // not even one micro-batch fits, as the search counts
       }
       spent_ += order->actions;
       // the order is a generator's, which was tried before
-      if (order->origin != kSearched) continue;
-      Setting searched = setting;
-      searched.name = kSearched;
+      if (order->origin != kSearchedOrder) continue;
+      PlanSetting searched = setting;
+      searched.name = kSearchedOrder;
       searched.schedule = order->schedule;
       PlanCandidate best = predict(searched, candidate.balance, candidate.checkpoints);
       refine(searched, best, spent_ + (given ? share / 4 : kLeastBudget / 10));
@@ -691,105 +513,12 @@ class Search {
     }
   }
 
-  // --- what one thing alone is worth
-
-  static bool same_placement(const Schedule& a, const Schedule& b) {
-    return a.stages() == b.stages() && a.placement() == b.placement();
-  }
-
-  std::vector<PlanAlternative> alternatives(const PlanCandidate& best) {
-    const auto chosen = std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
-      return found.second.schedule_name == best.schedule_name && found.second.cut == best.cut &&
-             found.second.stages_per_device == best.stages_per_device;
-    });
-    const Setting setting = chosen->first;
-    std::vector<PlanAlternative> result;
-
-    std::vector<int64_t> equal;
-    const int64_t stages = setting.schedule.stages();
-    for (int64_t j = 0; j < stages; ++j) {
-      equal.push_back(layers_ * (j + 1) / stages - layers_ * j / stages);
-    }
-    const std::vector<int64_t> even = even_cut(setting, false);
-    if (equal != best.balance && pieces_.allow(equal)) {
-      result.push_back({"balance", "as many layers in each: " + text_of(equal),
-                        predict(setting, equal, best.checkpoints)});
-    }
-    if (even != best.balance && even != equal) {
-      result.push_back({"balance", "the same time in each: " + text_of(even),
-                        predict(setting, even, best.checkpoints)});
-    }
-    for (size_t cut = 0; cut < problem_.cuts.size(); ++cut) {
-      if (cut == best.cut) continue;
-      Setting other = setting;
-      other.cut = cut;
-      const std::string chunks = std::to_string(problem_.cuts[cut].chunks);
-      if (with_micro_batches(other)) {
-        result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
-        continue;
-      }
-      // A searched order is for one number of micro-batches: take the best found setting instead.
-      for (const Found& found : found_) {
-        if (found.first.cut != cut || !same_placement(found.first.schedule, setting.schedule)) {
-          continue;
-        }
-        result.push_back({"chunks", chunks + " (" + found.first.name + ")", found.second});
-        break;
-      }
-    }
-    for (const Checkpoint mode : problem_.checkpoints) {
-      const std::vector<Checkpoint> modes = uniform(setting, mode);
-      if (modes == best.checkpoints) continue;
-      result.push_back({"checkpoint", std::string(to_text(mode)) + " in all partitions",
-                        predict(setting, best.balance, modes)});
-    }
-    std::set<std::string> names = {setting.name};
-    std::set<std::vector<int64_t>> placements = {setting.schedule.placement().worker_of_stage()};
-    std::vector<PlanAlternative> elsewhere;
-    const std::vector<Found> found = found_;  // the best first
-    for (const auto& [other, candidate] : found) {
-      if (other.cut != best.cut) continue;
-      if (same_placement(other.schedule, setting.schedule)) {
-        if (!names.insert(other.name).second) continue;
-        result.push_back({"schedule", other.name, predict(other, best.balance, best.checkpoints)});
-      } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
-        const bool v = other.schedule.placement() == Placement::v_shape(problem_.devices);
-        const std::string shape =
-            other.per_device == 1 ? "1 stage each"
-            : v                   ? "2 stages each, in a V"
-                                  : std::to_string(other.per_device) + " stages each, in a loop";
-        elsewhere.push_back({"placement", shape + " (" + other.name + ")", candidate});
-      }
-    }
-    result.insert(result.end(), elsewhere.begin(), elsewhere.end());
-    return result;
-  }
-
-  // Gives the setting its schedule for another number of micro-batches; returns false if it has
-  // none.
-  bool with_micro_batches(Setting& setting) {
-    const int64_t m = micro_batches(setting.cut);
-    const int64_t stages = setting.schedule.stages();
-    for (const Found& found : found_) {
-      if (found.first.cut == setting.cut && found.first.name == setting.name &&
-          found.first.per_device == setting.per_device) {
-        setting.schedule = found.first.schedule;
-        return true;
-      }
-    }
-    if (setting.name == kSearched || stages > Schedule::kMostCells / m) return false;
-    tell(setting.name);
-    setting.schedule = named(setting.cut, setting.name, setting.per_device);
-    return true;
-  }
-
   const PlanProblem& problem_;
-  Machine link_;  // the link between two devices; its other fields are not used
   const int64_t layers_;
   const Pieces pieces_;
-  std::vector<Setting> cheap_;
-  std::vector<Setting> costly_;
-  std::vector<Found> found_;
+  std::vector<PlanSetting> cheap_;
+  std::vector<PlanSetting> costly_;
+  std::vector<FoundPlan> found_;
   std::set<size_t> open_;  // indices in found_ of settings of which not all cuts were tried
   int64_t examined_ = 0;
   int64_t spent_ = 0;    // simulated actions
@@ -799,6 +528,9 @@ class Search {
 
 }  // namespace
 
-PlanSearch search_plan(const PlanProblem& problem) { return Search(problem).run(); }
+PlanSearch search_plan(const PlanProblem& problem) {
+  check_plan_problem(problem);
+  return Search(problem).run();
+}
 
 }  // namespace gpipe::balance

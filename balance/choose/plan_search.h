@@ -7,50 +7,15 @@
 #define BALANCE_CHOOSE_PLAN_SEARCH_H_
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "balance/costs/profile.h"
-#include "balance/cut/partition.h"
-#include "balance/step/explain.h"
+#include "balance/choose/plan_problem.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::balance {
-
-// A way to cut the mini-batch.
-struct MiniBatchCut {
-  int64_t chunks = 1;                 // as given to the pipeline
-  std::vector<double> sizes = {1.0};  // sizes of its micro-batches, in units of the profile's rows
-  Profile profile;                    // profile of its first micro-batch
-};
-
-struct PlanProblem {
-  int64_t devices = 1;  // all alike, with one worker each
-  // Bytes of each device. Empty: no limits.
-  std::vector<int64_t> limits;
-  // The ways to cut the mini-batch to choose from. All profiles must be of the same layers.
-  std::vector<MiniBatchCut> cuts;
-  std::vector<Checkpoint> checkpoints = {Checkpoint::kNever, Checkpoint::kExceptLast,
-                                         Checkpoint::kAlways};
-  // Names of schedule_by_name(), and "search". Empty: "search" and all schedules that give the same
-  // bits.
-  std::vector<std::string> schedules;
-  // The numbers of stages on a device to choose from.
-  std::vector<int64_t> stages_per_device = {1, 2, 4};
-  // The machine. Only bandwidth, latency, overhead, cores, contention, param_scale and
-  // keep_together are used.
-  ExplainOptions machine;
-  // How much work, in simulated actions, the search may do beyond the cuts that it finds at once,
-  // the named schedules and the alternatives that it reports. The unit is not seconds, so that the
-  // result is the same each time. At most a fifth more is used. 0: enough for good cuts, some
-  // seconds.
-  int64_t budget = 0;
-  // Called repeatedly. An exception that it throws ends the search.
-  std::function<void(const std::string& note)> progress;
-};
 
 // One choice of everything, and its predictions.
 struct PlanCandidate {

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +24,7 @@
 #include "gpipe/distributed/launcher/child_process.h"
 #include "gpipe/distributed/launcher/core_shares.h"
 #include "gpipe/distributed/launcher/guardian.h"
+#include "gpipe/distributed/launcher/own_state.h"
 #include "gpipe/distributed/launcher/rank_lines.h"
 #include "gpipe/distributed/meet/addresses.h"
 #include "gpipe/distributed/sockets/master_port.h"
@@ -62,59 +61,6 @@ std::string name_ranks(const std::vector<int64_t>& ranks) {
   }
   return text;
 }
-
-// The state of this process that it changes while it launches, and restores for its children.
-class OwnState {
- public:
-  OwnState() {
-    // Opens standard streams that are closed, so that no pipe gets one of their descriptors.
-    int fd = -1;
-    do {
-      fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    } while (fd >= 0 && fd <= STDERR_FILENO && fcntl(fd, F_SETFD, 0) == 0);
-    if (fd >= 0) close(fd);
-
-    struct sigaction action = {};
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, &parent_.pipe_signal);
-    // A process that ignores SIGCHLD is not told how children end, and its children inherit that.
-    action.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &action, &parent_.child_signal);
-
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGCHLD);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP}) {
-      // Signals that nohup, or a shell for its background jobs, ignores stay ignored.
-      sigaction(signal, nullptr, &action);
-      if (action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
-    }
-    sigprocmask(SIG_BLOCK, &signals, &parent_.signal_mask);
-    signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-
-    // Each process needs two pipes and two files.
-    rlimit files = {};
-    getrlimit(RLIMIT_NOFILE, &files);
-    parent_.open_files = files.rlim_cur;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-
-    // This process adopts its children's children when their parent ends. Otherwise they would stay
-    // zombies where the system's first process does not reap them (containers).
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-  }
-  ~OwnState() { close(signals_); }
-  OwnState(const OwnState&) = delete;
-  OwnState& operator=(const OwnState&) = delete;
-
-  // The descriptor from which signals are read: signalfd(2).
-  int signals() const { return signals_; }
-  const ParentState& parent() const { return parent_; }
-
- private:
-  ParentState parent_ = {};
-  int signals_ = -1;
-};
 
 // One output of one process.
 struct Stream {

@@ -1,0 +1,126 @@
+#include "balance/choose/plan_alternatives.h"
+
+#include <algorithm>
+#include <set>
+
+#include "balance/choose/profiled_schedule.h"
+#include "balance/cut/partition.h"
+#include "gpipe/placement.h"
+
+namespace gpipe::balance {
+namespace {
+
+std::string text_of(const std::vector<int64_t>& values) {
+  std::string text;
+  for (const int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
+  return text;
+}
+
+bool same_placement(const Schedule& a, const Schedule& b) {
+  return a.stages() == b.stages() && a.placement() == b.placement();
+}
+
+// Gives the setting its schedule for another number of micro-batches; returns false if it has
+// none.
+bool with_micro_batches(const PlanProblem& problem, const std::vector<FoundPlan>& found,
+                        PlanSetting& setting) {
+  const auto m = static_cast<int64_t>(problem.cuts[setting.cut].sizes.size());
+  const int64_t stages = setting.schedule.stages();
+  for (const FoundPlan& each : found) {
+    if (each.first.cut == setting.cut && each.first.name == setting.name &&
+        each.first.per_device == setting.per_device) {
+      setting.schedule = each.first.schedule;
+      return true;
+    }
+  }
+  if (setting.name == kSearchedOrder || stages > Schedule::kMostCells / m) return false;
+  if (problem.progress) problem.progress(setting.name);
+  setting.schedule = profiled_schedule(setting.name, problem.devices, setting.per_device, m,
+                                       problem.cuts[setting.cut].profile, problem.machine);
+  return true;
+}
+
+}  // namespace
+
+std::vector<int64_t> even_cut(const PlanProblem& problem, const PlanSetting& setting,
+                              bool recompute) {
+  std::vector<double> costs;
+  for (const LayerProfile& layer : problem.cuts[setting.cut].profile.layers) {
+    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
+  }
+  PartitionOptions options;
+  options.keep_together = problem.machine.keep_together;
+  return partition(costs, setting.schedule.stages(), options);
+}
+
+std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const Pieces& pieces,
+                                               const std::vector<FoundPlan>& found,
+                                               const PlanCandidate& best,
+                                               const PredictPlan& predict) {
+  const auto chosen = std::find_if(found.begin(), found.end(), [&](const FoundPlan& each) {
+    return each.second.schedule_name == best.schedule_name && each.second.cut == best.cut &&
+           each.second.stages_per_device == best.stages_per_device;
+  });
+  const PlanSetting setting = chosen->first;
+  std::vector<PlanAlternative> result;
+
+  std::vector<int64_t> equal;
+  const auto layers = static_cast<int64_t>(problem.cuts.front().profile.layers.size());
+  const int64_t stages = setting.schedule.stages();
+  for (int64_t j = 0; j < stages; ++j) {
+    equal.push_back(layers * (j + 1) / stages - layers * j / stages);
+  }
+  const std::vector<int64_t> even = even_cut(problem, setting, false);
+  if (equal != best.balance && pieces.allow(equal)) {
+    result.push_back({"balance", "as many layers in each: " + text_of(equal),
+                      predict(setting, equal, best.checkpoints)});
+  }
+  if (even != best.balance && even != equal) {
+    result.push_back({"balance", "the same time in each: " + text_of(even),
+                      predict(setting, even, best.checkpoints)});
+  }
+  for (size_t cut = 0; cut < problem.cuts.size(); ++cut) {
+    if (cut == best.cut) continue;
+    PlanSetting other = setting;
+    other.cut = cut;
+    const std::string chunks = std::to_string(problem.cuts[cut].chunks);
+    if (with_micro_batches(problem, found, other)) {
+      result.push_back({"chunks", chunks, predict(other, best.balance, best.checkpoints)});
+      continue;
+    }
+    // A searched order is for one number of micro-batches: take the best found setting instead.
+    for (const FoundPlan& each : found) {
+      if (each.first.cut != cut || !same_placement(each.first.schedule, setting.schedule)) {
+        continue;
+      }
+      result.push_back({"chunks", chunks + " (" + each.first.name + ")", each.second});
+      break;
+    }
+  }
+  for (const Checkpoint mode : problem.checkpoints) {
+    const std::vector<Checkpoint> modes(static_cast<size_t>(stages), mode);
+    if (modes == best.checkpoints) continue;
+    result.push_back({"checkpoint", std::string(to_text(mode)) + " in all partitions",
+                      predict(setting, best.balance, modes)});
+  }
+  std::set<std::string> names = {setting.name};
+  std::set<std::vector<int64_t>> placements = {setting.schedule.placement().worker_of_stage()};
+  std::vector<PlanAlternative> elsewhere;
+  for (const auto& [other, candidate] : found) {
+    if (other.cut != best.cut) continue;
+    if (same_placement(other.schedule, setting.schedule)) {
+      if (!names.insert(other.name).second) continue;
+      result.push_back({"schedule", other.name, predict(other, best.balance, best.checkpoints)});
+    } else if (placements.insert(other.schedule.placement().worker_of_stage()).second) {
+      const bool v = other.schedule.placement() == Placement::v_shape(problem.devices);
+      const std::string shape = other.per_device == 1 ? "1 stage each"
+                                : v                   ? "2 stages each, in a V"
+                                    : std::to_string(other.per_device) + " stages each, in a loop";
+      elsewhere.push_back({"placement", shape + " (" + other.name + ")", candidate});
+    }
+  }
+  result.insert(result.end(), elsewhere.begin(), elsewhere.end());
+  return result;
+}
+
+}  // namespace gpipe::balance
