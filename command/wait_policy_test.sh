@@ -11,7 +11,8 @@ unset OMP_WAIT_POLICY GOMP_SPINCOUNT
 # expect WORDS LOG: a line of the log.
 expect() { grep -q -x -e "$1" "$2" || fail "no line '$1'"; }
 
-# With OMP_DISPLAY_ENV the library prints what it has read, each time that it is loaded.
+# With OMP_DISPLAY_ENV, OpenMP's library prints its settings whenever it is loaded. That is twice here, because the
+# program executes itself again with the variables set. The last output counts.
 OMP_DISPLAY_ENV=verbose "$program" --word="two words" --code=7 >"$work/plain.log" 2>&1
 [ $? -eq 7 ] || fail "the exit code of the work"
 expect "policy passive" "$work/plain.log"

@@ -177,7 +177,8 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
     TORCH_CHECK_VALUE(closure == nullptr,
                       "ZeroOptimizer::step takes no closure: call the pipeline's step before it");
     const internal::BetweenRuns between(pipe_->pipeline());
-    // Refuses, and names the processes that are in another call, before anything is changed.
+    // Throws, before anything is changed, if not all processes are in this call. The error names
+    // two that differ.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
     internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
                                         *pipe_->pipeline(), *pipe_);

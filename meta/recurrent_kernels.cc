@@ -47,7 +47,8 @@ Tensors rnn_layer(const Arguments& in) {
   const Lstm lstm(input, in.integer("hidden_size"));
   Tensors results = {made_like(input, {lstm.steps, lstm.batch, lstm.hidden}), same_as(hx),
                      same_as(cx), made_like(input, {lstm.workspace()}, at::kByte)};
-  // The weights in oneDNN's layout.
+  // Allocated only because oneDNN's kernel takes this memory while it runs: the weights in its own
+  // layout, and its scratch memory.
   const Tensors own = {same_as(in.tensor("weight0")), same_as(in.tensor("weight1")),
                        same_as(in.tensor("weight3")),
                        made_like(input, {lstm.scratch()}, at::kByte)};
@@ -61,7 +62,8 @@ Tensors rnn_layer_backward(const Arguments& in) {
   const Lstm lstm(input, weight_hh.size(1));
   Tensors results = {same_as(input), same_as(weight_ih),        same_as(weight_hh),          bias,
                      bias,           same_as(in.tensor("hx_")), same_as(in.tensor("cx_tmp"))};
-  // The weights and their gradients in oneDNN's layout.
+  // Allocated only because oneDNN's kernel takes this memory while it runs: the weights and their
+  // gradients in its own layout, and its scratch memory.
   const int64_t gates = row(4 * lstm.hidden, 64);
   const Tensors own = {
       same_as(weight_ih), same_as(weight_hh), made_like(input, {lstm.inputs, gates}),

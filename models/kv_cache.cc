@@ -81,7 +81,7 @@ std::vector<at::Tensor> KvCache::inputs(const at::Tensor& ids, const std::vector
                     "a KvCache takes token ids of shape [rows, tokens], of a token or more, got ",
                     ids.defined() ? ids.sizes() : at::IntArrayRef());
   TORCH_CHECK_VALUE(ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-                    "token ids are whole numbers of 64 or 32 bits, got ", ids.scalar_type());
+                    "token ids must be whole numbers of 64 or 32 bits, got ", ids.scalar_type());
   TORCH_CHECK_VALUE(ids.size(0) == static_cast<int64_t>(rows.size()), "there are token ids of ",
                     ids.size(0), " rows for ", rows.size(),
                     " rows of the KvCache; name those that they are for");

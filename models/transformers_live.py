@@ -39,11 +39,11 @@ def expect(holds, what):
 
 
 def expect_close(have, want, bound, what):
-    """As far as the largest value is above one, rounding is, too."""
+    """The bound is relative to the largest value, if that is above one, because rounding errors grow with it."""
     apart = (have - want).abs().max().item() / max(1, want.abs().max().item())
     expect(have.shape == want.shape and have.dtype == want.dtype and apart <= bound,
-           f"{what}: {have.dtype} {tuple(have.shape)} is {apart:.1e} from {want.dtype} {tuple(want.shape)}, "
-           f"more than {bound}")
+           f"{what}: {have.dtype} {tuple(have.shape)}, wanted {want.dtype} {tuple(want.shape)}; "
+           f"they differ by {apart:.1e}, allowed is {bound}")
     return apart
 
 

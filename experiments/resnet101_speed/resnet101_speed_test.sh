@@ -83,6 +83,6 @@ END
 expect_stopped "2/100000 epoch" "$work/stopped.log" "$program" --ways=measured \
   --experiment=baseline,pipeline-2 "${tiny[@]}" --rounds=1 --epochs=100000 --json="$work/stopped.json"
 grep -q "^baseline  *interrupted " "$work/stopped.log" || fail "the row does not say that it was interrupted"
-grep -q "pipeline-2: stopped before it began" "$work/stopped.log" || fail "what was not begun is not said"
+grep -q "pipeline-2: stopped before it began" "$work/stopped.log" || fail "the log does not say that pipeline-2 was stopped before it began"
 grep -q '"origin": "interrupted"' "$work/stopped.json" || fail "no JSON after Ctrl-C"
 echo PASSED

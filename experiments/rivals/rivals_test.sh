@@ -63,7 +63,7 @@ assert rounds == {("U-Net (1, 2)", "never"): 1, ("AmoebaNet-D (0, 8)", "never"):
                   ("ResNet [1, 1]", "always"): 2, ("GPT-2 (1, 8)", "never"): 1}, rounds
 assert document["environment"]["rounds"] == [1, 2], document["environment"]
 END
-# Lines are cut at 80 columns, where depends on the processor's name.
+# The output is wrapped at 80 columns, and where it breaks depends on the processor's name. So the lines are joined.
 grep -q "2 rounds of 1 step: ResNet" <<<"$(tr -s '\n ' ' ' <"$work/again.log")" ||
   fail "no line on the other environment"
 sed 's/"environment"/"old"/' "$work/table.json" >"$work/old.json"

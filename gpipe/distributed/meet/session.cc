@@ -157,8 +157,9 @@ void Session::meet() {
         end);
     find_peers(end);
   } catch (const StoreIsGone& error) {
-    // The process with the store is gone. If it is a rank, this rank has a connection to it, or
-    // other ranks know.
+    // The process that held the store is gone. If it was a rank, this rank's connection to it or
+    // another rank will show that it failed. throw_failure() waits for this, and reports the lost
+    // store only if nothing else becomes known.
     control_->throw_failure(store_name() + " is gone: " + error.what());
   } catch (const std::exception&) {
     // Ranks whose limit ends later must learn which rank did not come, not that this rank has left.

@@ -15,7 +15,9 @@ using internal::ValueKind;
 // than a small multiple of what has arrived.
 uint32_t read_count(ByteReader& reader, size_t least_bytes) {
   const auto number = reader.number<uint32_t>();
-  if (number > reader.left() / least_bytes) damaged("it counts more than it describes");
+  if (number > reader.left() / least_bytes)
+    damaged("a count of " + std::to_string(number) + " in its description, of which only " +
+            std::to_string(reader.left()) + " bytes are left");
   return number;
 }
 
@@ -36,11 +38,11 @@ PartDescription read_part(ByteReader& reader, size_t parts, c10::Device device) 
   part.shift = reader.number<uint8_t>();
   part.travelling = reader.number<int64_t>();
   part.storage_number = reader.number<uint32_t>();
-  if (part.storage_number >= parts) damaged("no such storage");
-  if (part.bytes < 0 || part.travelling < 0 || part.shift >= line_of(device)) {
-    damaged("a size below 0");
-  }
-  if (!is_packed(part.place) && part.travelling != part.bytes) damaged("two sizes");
+  if (part.storage_number >= parts) damaged("the number of a storage that it does not have");
+  if (part.bytes < 0 || part.travelling < 0) damaged("a size below 0");
+  if (part.shift >= line_of(device)) damaged("a first byte behind its line of memory");
+  if (!is_packed(part.place) && part.travelling != part.bytes)
+    damaged("two different sizes of memory that is not packed");
   if (device.is_cpu() ? part.place == Place::kPackedAlone
                       : !is_alone(part.place) && part.bytes + part.travelling > 0) {
     damaged("memory of another type of devices");

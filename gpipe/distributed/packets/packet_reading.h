@@ -15,13 +15,14 @@
 
 namespace gpipe::distributed {
 
-// A piece of memory, into which several tensors may be views. Sizes and places are in bytes.
+// Describes a piece of memory; several tensors may be views into it. Sizes and offsets are in
+// bytes.
 struct PartDescription {
   Place place = Place::kInline;
   int64_t bytes = 0;
-  int64_t shift = 0;  // place of its first byte in a line of memory
-  int64_t begin = 0;  // in the head
-  int64_t travelling = 0;
+  int64_t shift = 0;       // offset of its first byte within a line of memory (line_of())
+  int64_t begin = 0;       // where it begins in the head
+  int64_t travelling = 0;  // how many bytes are sent: fewer than `bytes` if it is packed
   uint32_t storage_number = 0;
 };
 

@@ -10,8 +10,8 @@
 namespace gpipe::internal {
 namespace {
 
-// Whether anything other than `part` refers to this part of a sparse gradient. `part` itself is one
-// more reference.
+// Whether anything but its sparse gradient refers to this part of it. If nothing does, the use
+// count is 2: the gradient's reference, and `part`, which is a second one.
 bool is_shared_part(const at::Tensor& part) { return part.use_count() > 2 || shares_storage(part); }
 
 // Reads the implementation directly: _values() returns a new tensor at each call, and this tensor

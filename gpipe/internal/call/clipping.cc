@@ -100,10 +100,11 @@ void check_replica(const std::map<int64_t, at::Tensor>& here, size_t here_rank,
       continue;
     }
     found_by_all(absl::StrCat(
-        name, ": the replicas have different gradients of ", text::in_quotes(keys[k]), ": it ",
+        name, ": the gradient of ", text::in_quotes(keys[k]), " differs between replicas: it ",
         norm_text(here, parameter, here_rank), ", and ", norm_text(there, parameter, there_rank),
-        ". step() leaves the same in all of them, so one has changed its own (by hand, or in a "
-        "hook); change it in all replicas alike, or call zero_grad() and step() again"));
+        ". step() leaves the same gradients in all replicas, so something has changed this one in "
+        "some of them (by hand, or in a hook). Change gradients in all replicas alike, or call "
+        "zero_grad() and step() again"));
   }
 }
 
