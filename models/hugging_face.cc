@@ -442,17 +442,18 @@ std::string config_of(const TransformerOptions& options, at::ScalarType type,
 // The texts of a folder beside its config and weights, by name: a tokenizer's files,
 // generation_config.json, a license.
 std::vector<std::pair<std::string, std::string>> texts_of(const std::string& folder) {
-  static const std::set<std::string> kEnds = {".json",     ".txt", ".model", ".jinja",
-                                              ".tiktoken", ".md",  ".py",    ".vocab"};
+  static const std::set<std::string> kEnds = {".json",     ".txt", ".model", ".jinja", ".bpe",
+                                              ".tiktoken", ".md",  ".py",    ".vocab", ".v3"};
   std::vector<std::pair<std::string, std::string>> texts;
   if (folder.empty()) return texts;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool text = kEnds.count(entry.path().extension().string()) > 0 ||
                       name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0;
-    if (!text || name == kConfig || ends_with(name, ".index.json") || !entry.is_regular_file()) {
-      continue;
-    }
+    // Beside a config of adapters, transformers would look for their weights.
+    const bool replaced =
+        name == kConfig || name == "adapter_config.json" || ends_with(name, ".index.json");
+    if (!text || replaced || !entry.is_regular_file()) continue;
     texts.emplace_back(name, text_of(entry.path()));
   }
   return texts;

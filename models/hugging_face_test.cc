@@ -362,6 +362,7 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
       {"LICENSE", "free"}};
   for (const auto& [name, text] : texts) std::ofstream(folder / name) << text;
   std::ofstream(folder / "pytorch_model.bin") << "other weights";
+  std::ofstream(folder / "adapter_config.json") << "{}";  // of adapters that are not written
 
   auto model = transformer(options);  // in float32
   load_hugging_face(folder, options, *model);
@@ -373,6 +374,7 @@ TEST(HuggingFace, WhatWasReadIsWrittenBackAsItCame) {
   EXPECT_EQ(save(source, options), config);
   for (const auto& [name, text] : texts) EXPECT_EQ(contents(written / name), text) << name;
   EXPECT_FALSE(fs::exists(written / "pytorch_model.bin"));
+  EXPECT_FALSE(fs::exists(written / "adapter_config.json"));
   EXPECT_EQ(contents(written / "model.safetensors"), contents(folder / "model.safetensors"));
   // In another type, and with other options: the fields that do not depend on them stay.
   auto want = config;

@@ -95,9 +95,12 @@ std::vector<Candidate> candidates(const torch::nn::Module& model,
     const at::Tensor* const weight = weights.find("weight");
     if (weight == nullptr || weight->dim() == 3) return;
     const auto [begin, end] = internal::rows_of(name.part, options, weight->size(0));
+    // In Python a router that chooses experts is a class of its own, not a linear layer.
+    const bool router = absl::EndsWith(name.ours, ".router");
     found.push_back({family->prefix + absl::StrReplaceAll(name.theirs, {{"#", block}}),
-                     std::dynamic_pointer_cast<AdaptableLinearImpl>(*module), (*module)->name(),
-                     begin, end, name.part == WeightPart::kTransposed});
+                     std::dynamic_pointer_cast<AdaptableLinearImpl>(*module),
+                     router ? "router" : (*module)->name(), begin, end,
+                     name.part == WeightPart::kTransposed});
   };
   for (const WeightName& name : family->weights) {
     if (name.ours.find('#') == std::string::npos) add(name, "");

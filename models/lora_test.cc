@@ -257,6 +257,17 @@ TEST(Lora, PatternsAndNamesAreThoseOfPeft) {
   EXPECT_EQ(names(LoraOptions({"all-linear"})).size(), 3 * 7);
 }
 
+// Neither routers nor the matrices of experts are linear layers in Python.
+TEST(Lora, AllLinearLayersOfAMixtureOfExpertsAreThoseOfAttention) {
+  TransformerOptions options = small(TransformerKind::kLlama).family("mixtral");
+  options.block().experts().count(3).per_token(2);
+  EXPECT_THAT(add_lora(*transformer(options), options, LoraOptions({"all-linear"})),
+              ElementsAre("model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+                          "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj"));
+  EXPECT_THAT(error_of([&] { add_lora(*transformer(options), options, LoraOptions({"gate"})); }),
+              HasSubstr("which takes no adapter"));
+}
+
 TEST(Lora, WrongOptionsChangeNothing) {
   const TransformerOptions options = small(TransformerKind::kLlama);
   torch::nn::Sequential model = transformer(options);

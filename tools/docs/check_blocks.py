@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that every C++ block of docs/guide stands in a program of examples/guide, word for word, and that its chapter
-names the headers that it needs.
+names the headers that it needs. A header that a chapter names must be a public one.
 
 A program marks what a chapter shows with two lines, and may indent all of it:
 
@@ -29,6 +29,7 @@ ALSO = {
     r"\bF::": "`F` is `torch::nn::functional`",
     r"(?<!torch::)\bnn::": "`nn` is `torch::nn`",
 }
+PUBLIC = "examples/downstream/public_headers.cc"
 NAMESPACES = {"balance", "distributed", "models", "safetensors", "skip", "testing"}
 MARKER = re.compile(r"\s*// \[(/?)([a-z0-9_]+)\]\s*$")
 
@@ -127,6 +128,15 @@ def unnamed_headers(chapter, block, headers):
     return problems
 
 
+def private_headers(chapter, headers):
+    """The headers that a chapter names and that PUBLIC does not include, as texts. Those of tests and examples are not installed."""
+    text = pathlib.Path(headers.root, PUBLIC).read_text(encoding="utf-8")
+    public = set(re.findall(r'^#include "(.*)"', text, re.MULTILINE))
+    named = set(re.findall(r'["`]([a-z_]+/[\w/]+\.h)["`]', chapter)) & set(headers.texts)
+    return [f"it names {name}, which {PUBLIC} does not include: another workspace could not use it"
+            for name in sorted(named - public) if not name.startswith(("examples/", "gpipe/testing/"))]
+
+
 def check(chapters, programs, root=None):
     """The problems, as texts, and how many blocks there are. `root`: the folder of the headers; without it, headers are not checked."""
     problems, known = [], []
@@ -140,6 +150,7 @@ def check(chapters, programs, root=None):
     shown, count = set(), 0
     for chapter in sorted(chapters.glob("*.md")):
         text = chapter.read_text(encoding="utf-8")
+        problems += [f"{chapter}: {what}" for what in private_headers(text, headers)] if headers else []
         for line, block in blocks(text):
             count += 1
             if headers:

@@ -102,6 +102,18 @@ class UnnamedHeaders(unittest.TestCase):
         self.assertEqual(self.problems("torch::nn::ReLU();"), [])
         self.assertEqual(self.problems("F::relu(x);", "`F` is\n`torch::nn::functional`."), [])
 
+    def test_headers_that_another_workspace_cannot_use(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {**HEADERS, "gpipe/testing/fake.h": "", check_blocks.PUBLIC: '#include "gpipe/gpipe.h"\n'}
+            for name, text in files.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            headers = check_blocks.Headers(pathlib.Path(folder))
+            self.assertEqual(check_blocks.private_headers('"gpipe/gpipe.h", `gpipe/testing/fake.h`, `none/of.h`', headers), [])
+            [problem] = check_blocks.private_headers('`gpipe/gpipe.h` and "balance/cut.h"', headers)
+            self.assertIn("balance/cut.h", problem)
+
 
 if __name__ == "__main__":
     unittest.main()
