@@ -182,6 +182,9 @@ void check_plan_value(const PipelinePlan& plan, const std::string& prefix) {
   }
   for (const int64_t input : plan.shared_inputs) {
     if (input < 0) fail("shared_inputs has " + std::to_string(input) + ", expected at least 0");
+    if (std::count(plan.shared_inputs.begin(), plan.shared_inputs.end(), input) > 1) {
+      fail("shared_inputs has " + std::to_string(input) + " twice; give each input once");
+    }
   }
   for (const double seconds : {plan.step, plan.lower_bound}) {
     if (!std::isfinite(seconds) || seconds < 0) {

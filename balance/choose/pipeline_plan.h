@@ -79,8 +79,9 @@ struct PipelinePlan {
 // sends.
 void check_plan_value(const PipelinePlan& plan, const std::string& prefix);
 
-// Writes a plan as text for people and for diffs, and reads it back exactly: a line for each field,
-// then the schedule's own text (Schedule::to_text).
+// Writes a plan as text for people and for diffs, and reads it back exactly, but for line breaks in
+// names, which become spaces: a line for each field, then the schedule's own text
+// (Schedule::to_text).
 //
 //   gpipe plan 1
 //   model unet:5,64

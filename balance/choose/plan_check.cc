@@ -223,7 +223,12 @@ class Claims {
     std::vector<std::vector<Action>> ran(devices);
     for (const Turn& turn : trace.turns) {
       if (turn.kind != Turn::Kind::kAction) continue;
-      if (turn.action.stage < 0 || turn.action.stage >= plan_.schedule.stages()) continue;
+      if (turn.action.stage < 0 || turn.action.stage >= plan_.schedule.stages()) {
+        problem("schedule", "the memory plan's trace has an action of stage " +
+                                std::to_string(turn.action.stage) + ", the schedule has " +
+                                std::to_string(plan_.schedule.stages()) + " stages");
+        continue;
+      }
       ran[static_cast<size_t>(plan_.schedule.worker_of(turn.action.stage))].push_back(turn.action);
     }
     for (size_t d = 0; d < devices; ++d) {
@@ -231,6 +236,8 @@ class Claims {
       problem("schedule",
               "the memory plan's trace has other actions on device " + std::to_string(d));
     }
+    check_traced_balance(trace);
+    not_checked("trace", "it does not say with which checkpoint modes it was recorded");
     proof_.reserved = peak_reserved(trace);
     for (size_t d = 0; d < devices; ++d) {
       // The allocator gives back what it has cached before it runs out.
@@ -238,6 +245,31 @@ class Claims {
       if (limit > 0 && proof_.reserved[d] > limit) {
         proof_.reserved[d] = peak_reserved(trace, limit)[d];
       }
+    }
+  }
+
+  // Compares the parameters in the trace with those that the balance puts on each device. A tied
+  // weight counts at its first layer; its copies on other devices come on top.
+  void check_traced_balance(const MemoryTrace& trace) {
+    std::vector<int64_t> traced(plan_.devices.size()), planned(plan_.devices.size());
+    for (const MemoryBlock& block : trace.blocks) {
+      const auto device = static_cast<size_t>(block.device);
+      if (block.use == MemoryUse::kParameters && device < traced.size()) {
+        traced[device] += block.bytes;
+      }
+    }
+    size_t layer = 0;
+    for (size_t j = 0; j < plan_.balance.size(); ++j) {
+      const auto device = static_cast<size_t>(plan_.schedule.worker_of(static_cast<int64_t>(j)));
+      for (int64_t k = 0; k < plan_.balance[j]; ++k, ++layer) {
+        planned[device] += profile_.layers[layer].parameters;
+      }
+    }
+    for (size_t d = 0; d < traced.size(); ++d) {
+      if (traced[d] >= planned[d]) continue;
+      problem("balance", "the memory plan's trace has " + std::to_string(traced[d]) +
+                             " bytes of parameters on device " + std::to_string(d) +
+                             ", the balance puts " + std::to_string(planned[d]) + " there");
     }
   }
 

@@ -151,17 +151,18 @@ TEST(PlanCheck, SaysWhatDoesNotHold) {
 TEST(PlanCheck, TracesAreReplayed) {
   MemoryTrace trace;
   trace.devices = 2;
-  trace.blocks = {{100, 0}, {50, 0}, {7, 1}};
+  constexpr auto kParameters = MemoryUse::kParameters;
+  trace.blocks = {{100, 0, kParameters}, {50, 0}, {10, 1, kParameters}};
   trace.events = {{0, 0, false}, {0, 0, true}, {1, 0, false}, {2, 0, false}};
   PipelinePlan plan = by_hand();
   for (const std::vector<Action>& actions : plan.schedule.table()) {
     for (const Action& action : actions) trace.turns.push_back({Turn::Kind::kAction, action});
   }
   constexpr int64_t kSegment = 2 << 20;  // the smallest segment of the allocator
-  plan.devices = {{2 * kSegment, 100, kSegment}, {2 * kSegment, 7, kSegment}};
+  plan.devices = {{2 * kSegment, 100, kSegment}, {2 * kSegment, 10, kSegment}};
   const PlanProof proof = check_plan(plan, two_layers(), kTwo, {}, &trace);
   EXPECT_THAT(proof.problems, IsEmpty());
-  EXPECT_THAT(proof.traced_live, ElementsAre(100, 7));
+  EXPECT_THAT(proof.traced_live, ElementsAre(100, 10));
   EXPECT_THAT(proof.reserved, ElementsAre(kSegment, kSegment));
   plan.devices[0].live = 101;
   EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
@@ -174,6 +175,31 @@ TEST(PlanCheck, TracesAreReplayed) {
   std::swap(trace.turns[0], trace.turns[1]);
   EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
               ElementsAre(HasSubstr("trace has other actions on device 0")));
+  std::swap(trace.turns[0], trace.turns[1]);
+  trace.turns.push_back({Turn::Kind::kAction, {ActionKind::kForward, 99, 0}});
+  EXPECT_THAT(
+      check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
+      ElementsAre(HasSubstr("schedule: the memory plan's trace has an action of stage 99")));
+}
+
+// A trace of another balance, or one of nothing, is not taken for the plan's.
+TEST(PlanCheck, ATraceHasTheParametersOfTheBalance) {
+  PipelinePlan plan = by_hand();
+  MemoryTrace trace;
+  trace.devices = 2;
+  for (const std::vector<Action>& actions : plan.schedule.table()) {
+    for (const Action& action : actions) trace.turns.push_back({Turn::Kind::kAction, action});
+  }
+  plan.devices = {{0, 0, 0}, {0, 0, 0}};
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems,
+              ElementsAre(HasSubstr("balance: the memory plan's trace has 0 bytes of parameters on "
+                                    "device 0, the balance puts 10 there"),
+                          HasSubstr("device 1")));
+  // A copy of a tied weight comes on top.
+  trace.blocks = {{10, 0, MemoryUse::kParameters}, {30, 1, MemoryUse::kParameters}};
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).problems, IsEmpty());
+  EXPECT_THAT(check_plan(plan, two_layers(), kTwo, {}, &trace).not_checked,
+              Contains(HasSubstr("trace: ")));
 }
 
 // Statements that the profile can confirm are compared. The others are not claimed to be checked.

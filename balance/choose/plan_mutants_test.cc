@@ -69,10 +69,20 @@ Profile uneven_profile() {
 }
 
 // The memory that each action allocates and frees on its device.
-MemoryTrace trace_of(const Schedule& schedule) {
+// `balance` and `profile` say which parameters lie on which device.
+MemoryTrace trace_of(const Schedule& schedule, const std::vector<int64_t>& balance,
+                     const Profile& profile) {
   MemoryTrace trace;
   trace.devices = static_cast<int32_t>(schedule.workers());
   trace.turns.emplace_back();
+  size_t layer = 0;
+  for (size_t j = 0; j < balance.size(); ++j) {
+    const auto device = static_cast<int32_t>(schedule.worker_of(static_cast<int64_t>(j)));
+    for (int64_t k = 0; k < balance[j]; ++k, ++layer) {
+      trace.events.push_back({static_cast<int32_t>(trace.blocks.size()), 0, false});
+      trace.blocks.push_back({profile.layers[layer].parameters, device, MemoryUse::kParameters});
+    }
+  }
   std::vector<std::vector<int32_t>> block(
       static_cast<size_t>(schedule.stages()),
       std::vector<int32_t>(static_cast<size_t>(schedule.micro_batches())));
@@ -129,7 +139,7 @@ Subject subject(const std::string& name, const Schedule& schedule,
   plan.lower_bound =
       step_lower_bound(result.profile, result.sizes, schedule.workers(), result.machine);
   result.traced = traced;
-  result.trace = trace_of(schedule);
+  result.trace = trace_of(schedule, balance, result.profile);
   const std::vector<MemoryPeak> most = peaks(result.trace);
   const std::vector<int64_t> reserved = peak_reserved(result.trace);
   plan.devices.clear();
