@@ -41,9 +41,7 @@ class DeviceLink {
   // thread that sends or receives.
   virtual void check() = 0;
   // Ends the link's work on streams, whatever the other end does. Later work on those streams
-  // continues, with garbage as received bytes. Any thread may call it. First it tells the link to
-  // end, and then it waits for the link's streams and for a thread that sends or receives. Streams
-  // may wait for other links, so links are aborted together, each by a thread of its own.
+  // continues, with garbage as received bytes. Any thread may call it; it may take a while.
   virtual void abort() noexcept = 0;
 };
 

@@ -14,8 +14,8 @@ namespace gpipe::distributed {
 // and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
 //
 // Failures are like NCCL's, too. Only an abort at its own end ends a kernel whose other end never
-// comes, not the end of the other process. An abort sets a flag for the kernels first. Then it waits
-// for a thread that launches one, and for what was launched, which may wait for other links.
+// comes, not the end of the other process. An abort sets a flag for the kernels first. Then it
+// waits for a thread that launches one, and for what was launched, which may wait for other links.
 //
 // If sizes of messages differ at the two ends, the link breaks.
 const LinkKind& socket_links();

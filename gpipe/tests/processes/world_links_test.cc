@@ -70,6 +70,10 @@ TEST(WorldLinks, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
+TEST(WorldLinks, EachProcessUsesItsDeviceOnly) {
+  expect_only_own_devices_are_made_current("sockets");
+}
+
 // Each replica has links of its own; gradients of replicas are added up through the host.
 TEST(WorldLinks, Replicas) {
   for (const SampleModel& sample : testing::sample_models()) {
