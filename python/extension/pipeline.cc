@@ -93,8 +93,7 @@ StepOptions options_of(const StepSettings& settings) {
       .check_finite(settings.check_finite);
   if (settings.weight.is_none()) return options;
   options.weight([function = Held(settings.weight)](const Tensors& target) {
-    return calling(
-        [&] { return py::cast<double>(py::float_(function.get()(to_python(target)))); });
+    return calling([&] { return py::cast<double>(py::float_(function.get()(to_python(target)))); });
   });
   return options;
 }
