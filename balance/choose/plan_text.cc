@@ -144,19 +144,18 @@ std::string others_text(const PlanReport& report) {
   }
   // Balances of many partitions would be cut to a few numbers; to_json() has them.
   constexpr size_t kRoom = 7;
-  const bool with_balance =
-      std::all_of(report.others.begin(), report.others.end(), [](const PlanCandidate& other) {
-        return absl::StrJoin(other.balance, ",").size() <= kRoom;
-      });
+  const bool with_balance = std::all_of(
+      report.others.begin(), report.others.end(),
+      [](const PlanCandidate& other) { return absl::StrJoin(other.balance, ",").size() <= kRoom; });
   std::string text =
       absl::StrFormat("%-7s%-15s%-7s%-12s%9s%8s%13s%s\n", "chunks", "schedule", "stages",
                       "checkpoint", "step", "", "memory", with_balance ? "  balance" : "");
   for (const PlanCandidate& other : report.others) {
-    text += absl::StrFormat(
-        "%-7d%-15s%-7d%-12s%9s%8s%13s%s\n", other.chunks, other.schedule_name,
-        other.stages_per_device, short_modes(other.checkpoints),
-        seconds_text(other.step), percent(other.step / report.plan.step - 1),
-        bytes_text(most(other.memory)), with_balance ? "  " + absl::StrJoin(other.balance, ",") : "");
+    text += absl::StrFormat("%-7d%-15s%-7d%-12s%9s%8s%13s%s\n", other.chunks, other.schedule_name,
+                            other.stages_per_device, short_modes(other.checkpoints),
+                            seconds_text(other.step), percent(other.step / report.plan.step - 1),
+                            bytes_text(most(other.memory)),
+                            with_balance ? "  " + absl::StrJoin(other.balance, ",") : "");
   }
   return text;
 }
@@ -170,12 +169,12 @@ std::string alternatives_text(const PlanReport& report) {
             ? percent(report.plan.step > 0 ? candidate.step / report.plan.step - 1 : 0)
             : absl::StrFormat("does not fit: %s too much (%s)", bytes_text(candidate.excess),
                               percent(candidate.step / report.plan.step - 1));
-    const std::string line = absl::StrFormat("  %-11s %-44s ", alternative.what,
-                                             shortened(alternative.value, 44));
-    text += line.size() + loss.size() <= kColumns ? line + loss + "\n"
-                                                  : std::string(absl::StripTrailingAsciiWhitespace(
-                                                        line)) +
-                                                        "\n" + command::wrap(loss, kColumns, 16, 16);
+    const std::string line =
+        absl::StrFormat("  %-11s %-44s ", alternative.what, shortened(alternative.value, 44));
+    text += line.size() + loss.size() <= kColumns
+                ? line + loss + "\n"
+                : std::string(absl::StripTrailingAsciiWhitespace(line)) + "\n" +
+                      command::wrap(loss, kColumns, 16, 16);
   }
   return text;
 }
