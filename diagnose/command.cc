@@ -96,10 +96,9 @@ void read_cut(Settings& settings) {
                                absl::StrCat("--balance has ", parts));
   }
   if (settings.partitions > layers) {
-    throw command::wrong_value(
-        "partitions", settings.partitions,
-        absl::StrFormat("%s has %d layers only%s", settings.model.title(), layers,
-                        balance::one_layer_hint(layers)));
+    throw command::wrong_value("partitions", settings.partitions,
+                               absl::StrFormat("%s has %d layers only%s", settings.model.title(),
+                                               layers, balance::one_layer_hint(layers)));
   }
   command::check_balance_sum(settings.balance, layers, given, settings.model.title(),
                              balance::one_layer_hint(layers));
@@ -134,8 +133,9 @@ Settings read_settings() {
 std::string weights_text(const Settings& settings) {
   if (!settings.is_of_folder) return "";
   if (settings.has_weights) return "Its weights are the folder's.";
-  return std::string("Its weights are random, as the folder has none: times are those of the real "
-                     "ones") +
+  return std::string(
+             "Its weights are random, as the folder has none: times are those of the real "
+             "ones") +
          (settings.model.make_worst == nullptr
               ? "."
               : ", except that a trained router sends its tokens to other experts.");
@@ -184,9 +184,9 @@ int run(const Settings& settings) {
                                            .progress(show)
                                            .check([&] { interrupt.check(); }));
   progress.reset();
-  std::cout << command::wrap(absl::StrCat(model.title(), ", on this machine's CPU. ",
-                                          weights_text(settings)),
-                             80, 0, 2)
+  std::cout << command::wrap(
+                   absl::StrCat(model.title(), ", on this machine's CPU. ", weights_text(settings)),
+                   80, 0, 2)
             << to_text(diagnosis) << std::flush;
   command::write_result(settings.json, to_json(diagnosis));
   interrupt.check();

@@ -84,9 +84,8 @@ TEST(ZeroOptimizer, StepsWhereAProcessHasNoParameters) {
       say(distributed::outcome([&] {
         const World world = all.grid(replicas, 2);
         torch::manual_seed(1);
-        GPipe pipe(
-            nn::Sequential(nn::Linear(4, 3), nn::Tanh()),
-            GPipeOptions({1, 1}).chunks(2 * replicas).cpu_threads_per_stage(1).world(world));
+        GPipe pipe(nn::Sequential(nn::Linear(4, 3), nn::Tanh()),
+                   GPipeOptions({1, 1}).chunks(2 * replicas).cpu_threads_per_stage(1).world(world));
         ZeroOptimizer zero(pipe, make<torch::optim::Adam>());
         const std::string before = pipe->parameter_hash();
         const int64_t rows = world.rows(8, 2 * replicas).size();

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "balance/choose/default_chunks.h"
+#include "balance/choose/fit_memory.h"
 #include "balance/choose/fitting_cut.h"
 #include "balance/costs/first_rows.h"
 #include "balance/costs/profile.h"
@@ -629,18 +630,6 @@ Fit fit(const Training& training, const std::vector<int64_t>& device_bytes,
   return search.fastest();
 }
 
-MemoryPlanOptions memory_options(const Fit& fit, const std::vector<int64_t>& shared_inputs,
-                                 const FitOptions& options) {
-  return MemoryPlanOptions(fit.balance)
-      .chunks(fit.chunks)
-      .shared_inputs(shared_inputs)
-      .checkpoint(fit.checkpoint)
-      .deferred_batch_norm(options.deferred_batch_norm())
-      .schedule(options.schedule())
-      .optimizer(options.optimizer())
-      .zero_grad(options.zero_grad());
-}
-
 Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& device_bytes,
                 const FitOptions& options) {
   check(device_bytes, options);
@@ -710,6 +699,18 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   }
   result.fit.plans = plans;
   return result;
+}
+
+MemoryPlanOptions memory_options(const Fit& fit, const std::vector<int64_t>& shared_inputs,
+                                 const FitOptions& options) {
+  return MemoryPlanOptions(fit.balance)
+      .chunks(fit.chunks)
+      .shared_inputs(shared_inputs)
+      .checkpoint(fit.checkpoint)
+      .deferred_batch_norm(options.deferred_batch_norm())
+      .schedule(options.schedule())
+      .optimizer(options.optimizer())
+      .zero_grad(options.zero_grad());
 }
 
 }  // namespace gpipe::balance

@@ -99,11 +99,6 @@ struct Fit {
 Fit fit(const Training& training, const std::vector<int64_t>& device_bytes,
         const FitOptions& options = {});
 
-// How the memory of a fit is planned, with all its micro-batches and without progress.
-// `shared_inputs`: as in the Training.
-MemoryPlanOptions memory_options(const Fit& fit, const std::vector<int64_t>& shared_inputs,
-                                 const FitOptions& options);
-
 // Returns the k-th member of a family of models, k = 1, 2, ...: the larger k, the more memory it
 // needs.
 using Family = std::function<Training(int64_t member)>;

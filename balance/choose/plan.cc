@@ -360,13 +360,14 @@ class Planner {
   }
 
   std::string text_of(const PlanCandidate& candidate) const {
-    return absl::StrFormat("%d micro-batches, checkpoint %s, %s, balance %s",
-                           candidate.schedule->micro_batches(), modes_text(candidate.checkpoints),
-                           candidate.schedule_name, absl::StrJoin(candidate.balance, ","));
+    return absl::StrFormat("%d micro-batches; %s; balance %s; checkpoint %s",
+                           candidate.schedule->micro_batches(), candidate.schedule_name,
+                           absl::StrJoin(candidate.balance, ", "),
+                           modes_text(candidate.checkpoints));
   }
 
   static std::string modes_text(const std::vector<Checkpoint>& modes) {
-    return absl::StrJoin(modes, ",",
+    return absl::StrJoin(modes, ", ",
                          [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
   }
 

@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "balance/choose/fit.h"
+#include "balance/choose/fit_memory.h"
 #include "balance/commands/command_model.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"

@@ -292,20 +292,19 @@ std::optional<WorstCase> worst_case_of(const Settings& settings, const PipelineP
                                        const command::InterruptScope& interrupt) {
   const PlanOptions& options = settings.options;
   const std::vector<int64_t> room(plan.devices.size(), options.memory());
-  return worst_case(
-      settings.model,
-      MemoryPlanOptions(plan.balance)
-          .chunks(plan.chunks)
-          .shared_inputs(plan.shared_inputs)
-          .deferred_batch_norm(plan.deferred_batch_norm)
-          .partition_checkpoints(plan.checkpoints)
-          .schedule([schedule = plan.schedule](int64_t, int64_t) { return schedule; })
-          .device_of_stage(plan.placement().worker_of_stage())
-          .optimizer(options.optimizer())
-          .zero_grad(options.zero_grad())
-          .device_type(options.device_type())
-          .progress([&](int64_t, int64_t) { interrupt.check(); }),
-      options.memory() > 0 ? room : std::vector<int64_t>());
+  return worst_case(settings.model,
+                    MemoryPlanOptions(plan.balance)
+                        .chunks(plan.chunks)
+                        .shared_inputs(plan.shared_inputs)
+                        .deferred_batch_norm(plan.deferred_batch_norm)
+                        .partition_checkpoints(plan.checkpoints)
+                        .schedule([schedule = plan.schedule](int64_t, int64_t) { return schedule; })
+                        .device_of_stage(plan.placement().worker_of_stage())
+                        .optimizer(options.optimizer())
+                        .zero_grad(options.zero_grad())
+                        .device_type(options.device_type())
+                        .progress([&](int64_t, int64_t) { interrupt.check(); }),
+                    options.memory() > 0 ? room : std::vector<int64_t>());
 }
 
 std::string json_of(const PlanReport& report, const std::optional<WorstCase>& worst) {
