@@ -1,9 +1,12 @@
 #include "command/run_main.h"
 
+#include <unistd.h>
+
 #include <iostream>
 #include <stdexcept>
 
 #include "command/interrupt.h"
+#include "command/narrow.h"
 #include "text/shown.h"
 
 namespace gpipe::command {
@@ -11,7 +14,9 @@ namespace {
 
 int end_with(int code, const std::string& text) {
   // Names and files of users may contain control sequences for a terminal.
-  std::cerr << "error: " << text::shown(text, text::Letters::kAllOfLines) << std::endl;
+  std::cerr << narrow_on_terminal("error: " + text::shown(text, text::Letters::kAllOfLines),
+                                  STDERR_FILENO)
+            << std::endl;
   return code;
 }
 

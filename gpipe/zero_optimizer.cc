@@ -176,12 +176,15 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
   internal::in_call(processes, [&] {
     TORCH_CHECK_VALUE(closure == nullptr,
                       "ZeroOptimizer::step takes no closure: call the pipeline's step before it");
-    const internal::BetweenRuns between(pipe_->pipeline());
+    internal::Pipeline* const pipeline = pipe_->pipeline();  // null without layers
+    const internal::BetweenRuns between(pipeline);
     // Throws, before anything is changed, if not all processes are in this call. The error names
     // two that differ.
     if (processes != nullptr) processes->agree(pipe_->call_name("ZeroOptimizer::step"), "");
-    internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"),
-                                        *pipe_->pipeline(), *pipe_);
+    if (pipeline != nullptr) {
+      internal::agree_after_failed_update(world, pipe_->call_name("ZeroOptimizer::step"), *pipeline,
+                                          *pipe_);
+    }
     take_rates();
     give_options();
     std::vector<int64_t> owners;
@@ -189,7 +192,7 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
       owners = owners_of_changes(world, parameters_, owners_, first_rates_, rates_of(*this));
     }
     // If one of the replicas throws, the others may have updated their parameters.
-    pipe_->pipeline()->set_replicas_may_differ(world.replicas() > 1);
+    if (pipeline != nullptr) pipeline->set_replicas_may_differ(world.replicas() > 1);
     optimizer_->step();
     if (world.replicas() > 1) internal::share_over_replicas(world, parameters_, owners);
     // If one process has thrown above, all learn it here, before they go on.
@@ -197,7 +200,7 @@ torch::Tensor ZeroOptimizer::step(LossClosure closure) {
       (void)processes->exchange("the end of " + pipe_->call_name("ZeroOptimizer::step"), "",
                                 /*is_patient=*/true);
     }
-    pipe_->pipeline()->set_replicas_may_differ(false);
+    if (pipeline != nullptr) pipeline->set_replicas_may_differ(false);
     return true;
   });
   return {};

@@ -16,11 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "balance/choose/default_chunks.h"
+#include "balance/choose/fit_memory.h"
 #include "balance/choose/fitting_cut.h"
 #include "balance/costs/first_rows.h"
 #include "balance/costs/profile.h"
 #include "balance/cut/partition.h"
 #include "balance/memory/caching_allocator.h"
+#include "balance/memory/device_room.h"
 #include "balance/memory/param_scale.h"
 #include "balance/step/explain.h"
 #include "gpipe/batch_size.h"
@@ -482,14 +484,8 @@ class Search {
                         to_text(candidate.checkpoint));
     report(note);
     fit.plan = memory_plan(model_, inputs, targets, training_.loss,
-                           MemoryPlanOptions(fit.balance)
+                           memory_options(fit, training_.shared_inputs, options_)
                                .chunks(all ? candidate.chunks : enough())
-                               .shared_inputs(training_.shared_inputs)
-                               .checkpoint(candidate.checkpoint)
-                               .deferred_batch_norm(options_.deferred_batch_norm())
-                               .schedule(options_.schedule())
-                               .optimizer(options_.optimizer())
-                               .zero_grad(options_.zero_grad())
                                .progress([&](int64_t, int64_t) { report(note); }));
 
     std::vector<int64_t> left_out(room_.size());
@@ -498,14 +494,11 @@ class Search {
     fit.fits = true;
     for (size_t d = 0; d < room_.size(); ++d) {
       DeviceMemory& device = fit.plan.devices[d];
+      const int64_t without_limit = bytes_without_limit(fit.plan, d);
+      const int64_t room = room_[d] - left_out[d];
+      device.reserved = bytes_within(fit.plan, d, room).value_or(-1);
       device.peak.bytes += left_out[d];
       device.peak.by_use[static_cast<size_t>(MemoryUse::kData)] += left_out[d];
-      const int64_t without_limit = device.reserved;
-      const int64_t room = room_[d] - left_out[d];
-      // A capacity of 0 would mean "unlimited".
-      device.reserved = without_limit <= room ? without_limit
-                        : room <= 0           ? -1
-                                              : peak_reserved(fit.plan.trace, room)[d];
       if (device.reserved >= 0) {
         device.reserved += left_out[d];
         fit.needed.push_back(device.reserved);
@@ -706,6 +699,18 @@ Largest largest(const Family& family, int64_t most, const std::vector<int64_t>& 
   }
   result.fit.plans = plans;
   return result;
+}
+
+MemoryPlanOptions memory_options(const Fit& fit, const std::vector<int64_t>& shared_inputs,
+                                 const FitOptions& options) {
+  return MemoryPlanOptions(fit.balance)
+      .chunks(fit.chunks)
+      .shared_inputs(shared_inputs)
+      .checkpoint(fit.checkpoint)
+      .deferred_batch_norm(options.deferred_batch_norm())
+      .schedule(options.schedule())
+      .optimizer(options.optimizer())
+      .zero_grad(options.zero_grad());
 }
 
 }  // namespace gpipe::balance

@@ -22,6 +22,7 @@
 #include "balance/costs/profile_checks.h"
 #include "balance/costs/profiler.h"
 #include "balance/memory/caching_allocator.h"
+#include "balance/memory/device_room.h"
 #include "balance/memory/param_scale.h"
 #include "gpipe/batch_size.h"
 #include "gpipe/cut_sizes.h"
@@ -317,12 +318,12 @@ class Planner {
       const DeviceMemory& device = memory.plan->devices[d];
       memory.live[d] = device.peak.bytes;
       memory.reserved[d] = device.reserved;
-      memory.needed[d] = options_.device_type() == c10::kCPU ? device.peak.bytes : device.reserved;
-      if (options_.memory() == 0 || memory.needed[d] <= options_.memory()) continue;
-      if (options_.device_type() == c10::kCPU || device.peak.bytes > options_.memory()) continue;
-      // The allocator gives back what it has cached before it runs out.
-      const int64_t thrifty = peak_reserved(memory.plan->trace, options_.memory())[d];
-      if (thrifty >= 0) memory.needed[d] = memory.reserved[d] = thrifty;
+      memory.needed[d] = bytes_without_limit(*memory.plan, d);
+      if (options_.memory() == 0) continue;
+      const std::optional<int64_t> within = bytes_within(*memory.plan, d, options_.memory());
+      if (!within) continue;
+      memory.needed[d] = *within;
+      if (options_.device_type() != c10::kCPU) memory.reserved[d] = *within;
     }
     return memory;
   }
@@ -359,13 +360,14 @@ class Planner {
   }
 
   std::string text_of(const PlanCandidate& candidate) const {
-    return absl::StrFormat("%d micro-batches, checkpoint %s, %s, balance %s",
-                           candidate.schedule->micro_batches(), modes_text(candidate.checkpoints),
-                           candidate.schedule_name, absl::StrJoin(candidate.balance, ","));
+    return absl::StrFormat("%d micro-batches; %s; balance %s; checkpoint %s",
+                           candidate.schedule->micro_batches(), candidate.schedule_name,
+                           absl::StrJoin(candidate.balance, ", "),
+                           modes_text(candidate.checkpoints));
   }
 
   static std::string modes_text(const std::vector<Checkpoint>& modes) {
-    return absl::StrJoin(modes, ",",
+    return absl::StrJoin(modes, ", ",
                          [](std::string* out, Checkpoint mode) { out->append(to_text(mode)); });
   }
 

@@ -125,7 +125,7 @@ struct PlanReport {
 PlanReport plan(const torch::nn::Sequential& model, const Tensors& sample,
                 const PlanOptions& options);
 
-// The report for people, in at most 100 columns: the choice, the next best, what each setting alone
+// The report for people, in at most 80 columns: the choice, the next best, what each setting alone
 // is worth, and the proof. to_json() gives the same for programs, with the plan as in
 // plan_to_json().
 std::string to_text(const PlanReport& report);

@@ -273,7 +273,7 @@ TEST(Plan, TextAndJsonSayWhatWasChosen) {
   }
   size_t begin = 0;
   for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    EXPECT_LE(end - begin, 100) << text.substr(begin, end - begin);
+    EXPECT_LE(end - begin, 80) << text.substr(begin, end - begin);
   }
   EXPECT_EQ(plan_from_json(plan_to_json(report.plan), "f"), report.plan);
   EXPECT_THAT(to_json(report), AllOf(HasSubstr("\"alternatives\""), HasSubstr("\"gpipe plan\"")));

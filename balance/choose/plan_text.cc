@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -21,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kColumns = 100;
+constexpr size_t kColumns = 80;
 
 std::string seconds_text(double seconds) {
   return seconds < 1 ? absl::StrFormat("%.4g ms", seconds * 1e3)
@@ -43,10 +44,6 @@ std::string modes_text(const std::vector<Checkpoint>& modes) {
 std::string short_modes(const std::vector<Checkpoint>& modes) {
   const std::string text = modes_text(modes);
   return text.find(',') == std::string::npos ? text : "mixed";
-}
-
-std::string shape_text(int64_t stages_per_device) {
-  return text::counted(stages_per_device, "stage");
 }
 
 int64_t most(const std::vector<int64_t>& bytes) {
@@ -120,7 +117,7 @@ std::string step_text(const PlanReport& report) {
 }
 
 std::string devices_text(const PlanReport& report) {
-  std::string text = absl::StrFormat("%-8s%-24s%14s%14s%14s%8s\n", "device", "layers", "live",
+  std::string text = absl::StrFormat("%-7s%-23s%14s%14s%14s%8s\n", "device", "layers", "live",
                                      "reserved", "limit", "busy");
   const Placement placement = report.plan.placement();
   for (size_t d = 0; d < report.plan.devices.size(); ++d) {
@@ -130,7 +127,7 @@ std::string devices_text(const PlanReport& report) {
       const LayerRange& range = report.explanation.partitions[static_cast<size_t>(stage)].layers;
       absl::StrAppend(&layers, layers.empty() ? "" : " ", range.first, "-", range.last);
     }
-    text += absl::StrFormat("%-8d%-24s%14s%14s%14s%7.0f%%\n", d, shortened(layers, 23),
+    text += absl::StrFormat("%-7d%-23s%14s%14s%14s%7.0f%%\n", d, shortened(layers, 22),
                             bytes_text(device.live),
                             device.reserved < 0 ? "-" : bytes_text(device.reserved),
                             device.limit == 0 ? "-" : bytes_text(device.limit),
@@ -145,14 +142,20 @@ std::string others_text(const PlanReport& report) {
     return limited ? "No other is known to fit.\n"
                    : "There was one choice of micro-batches, schedule and stages a device.\n";
   }
-  std::string text = absl::StrFormat("%-8s%-16s%-11s%-12s%12s%9s%13s  %s\n", "chunks", "schedule",
-                                     "a device", "checkpoint", "step", "", "memory", "balance");
+  // Balances of many partitions would be cut to a few numbers; to_json() has them.
+  constexpr size_t kRoom = 7;
+  const bool with_balance = std::all_of(
+      report.others.begin(), report.others.end(),
+      [](const PlanCandidate& other) { return absl::StrJoin(other.balance, ",").size() <= kRoom; });
+  std::string text =
+      absl::StrFormat("%-7s%-15s%-7s%-12s%9s%8s%13s%s\n", "chunks", "schedule", "stages",
+                      "checkpoint", "step", "", "memory", with_balance ? "  balance" : "");
   for (const PlanCandidate& other : report.others) {
-    text += absl::StrFormat(
-        "%-8d%-16s%-11s%-12s%12s%9s%13s  %s\n", other.chunks, other.schedule_name,
-        shape_text(other.stages_per_device), short_modes(other.checkpoints),
-        seconds_text(other.step), percent(other.step / report.plan.step - 1),
-        bytes_text(most(other.memory)), shortened(absl::StrJoin(other.balance, ","), 17));
+    text += absl::StrFormat("%-7d%-15s%-7d%-12s%9s%8s%13s%s\n", other.chunks, other.schedule_name,
+                            other.stages_per_device, short_modes(other.checkpoints),
+                            seconds_text(other.step), percent(other.step / report.plan.step - 1),
+                            bytes_text(most(other.memory)),
+                            with_balance ? "  " + absl::StrJoin(other.balance, ",") : "");
   }
   return text;
 }
@@ -166,8 +169,12 @@ std::string alternatives_text(const PlanReport& report) {
             ? percent(report.plan.step > 0 ? candidate.step / report.plan.step - 1 : 0)
             : absl::StrFormat("does not fit: %s too much (%s)", bytes_text(candidate.excess),
                               percent(candidate.step / report.plan.step - 1));
-    const std::string value = absl::StrFormat("%-44s ", shortened(alternative.value, 44));
-    text += absl::StrFormat("  %-11s %s%s\n", alternative.what, value, loss);
+    const std::string line =
+        absl::StrFormat("  %-11s %-44s ", alternative.what, shortened(alternative.value, 44));
+    text += line.size() + loss.size() <= kColumns
+                ? line + loss + "\n"
+                : std::string(absl::StripTrailingAsciiWhitespace(line)) + "\n" +
+                      command::wrap(loss, kColumns, 16, 16);
   }
   return text;
 }
@@ -246,11 +253,11 @@ std::string bytes_text(int64_t bytes) {
 
 std::string to_text(const PlanReport& report) {
   return choice_text(report) + "\n" + step_text(report) + "\n" + devices_text(report) +
-         "\nThe next best, each with its own cut:\n" + others_text(report) +
+         "\nThe next best, each with its own cut (stages: of a device):\n" + others_text(report) +
          (report.alternatives.empty()
               ? ""
-              : "\nThe choice with one thing replaced (what has a schedule in brackets has its own "
-                "cut):\n") +
+              : "\n" + paragraph("The choice with one thing replaced (what has a schedule in "
+                                 "brackets has its own cut):")) +
          alternatives_text(report) + "\nProof, computed again by other code:\n" +
          proof_text(report) + "\n" +
          paragraph(

@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "balance/choose/fit.h"
+#include "balance/choose/fit_memory.h"
 #include "balance/commands/command_model.h"
 #include "balance/commands/training_flags.h"
 #include "balance/commands/worst_case.h"
@@ -197,32 +198,26 @@ std::string seconds_text(double seconds) {
                      : absl::StrFormat("%.2f s", seconds);
 }
 
-std::string worst_case(const CommandModel& model, const FitOptions& options, const Fit& fit) {
-  return worst_case_text(model,
-                         MemoryPlanOptions(fit.balance)
-                             .chunks(fit.chunks)
-                             .shared_inputs(model.shared_inputs)
-                             .checkpoint(fit.checkpoint)
-                             .deferred_batch_norm(options.deferred_batch_norm())
-                             .schedule(options.schedule())
-                             .optimizer(options.optimizer())
-                             .zero_grad(options.zero_grad())
-                             .progress([progress = options.progress()](int64_t, int64_t) {
-                               progress("the worst case of the experts");
-                             }),
-                         fit.room);
+// `options`: with progress.
+std::optional<WorstCase> worst_case_of(const CommandModel& model, const FitOptions& options,
+                                       const Fit& fit) {
+  return worst_case(model,
+                    memory_options(fit, model.shared_inputs, options)
+                        .progress([progress = options.progress()](int64_t, int64_t) {
+                          progress("the worst case of the experts");
+                        }),
+                    fit.room);
 }
 
-// `options`: with progress.
-std::string text_of(const CommandModel& model, const Settings& settings, const FitOptions& options,
-                    const Fit& fit) {
+std::string text_of(const CommandModel& model, const Settings& settings, const Fit& fit,
+                    const std::optional<WorstCase>& worst) {
   return command::wrap(
              absl::StrFormat("%s: %d rows in %d micro-batch%s, checkpoint %s, %s, %s",
                              model.title(), model.rows(), fit.chunks, fit.chunks == 1 ? "" : "es",
                              to_text(fit.checkpoint), settings.schedule, settings.optimizer),
              80, 0, 2) +
          command::wrap(absl::StrCat("balance: ", absl::StrJoin(fit.balance, ", ")), 80, 0, 2) +
-         "\n" + to_text(fit.plan) + "\n" + worst_case(model, options, fit) +
+         "\n" + to_text(fit.plan) + "\n" + to_text(worst) +
          command::wrap(
              absl::StrFormat("Predicted for a step: %s, on nominal devices, from counted FLOPs; "
                              "only for comparing cuts.",
@@ -252,15 +247,25 @@ struct Answer {
   bool fits = false;
 };
 
+// The answer of a fit that fits.
+Answer answer_of(const CommandModel& model, const Settings& settings, const FitOptions& options,
+                 const Fit& fit) {
+  const std::optional<WorstCase> worst = worst_case_of(model, options, fit);
+  Answer answer;
+  answer.fits = true;
+  answer.text = text_of(model, settings, fit, worst);
+  answer.json["answer"] = json_of(model, settings, fit);
+  add_json(worst, answer.json["answer"]);
+  return answer;
+}
+
 Answer search_one(const Settings& settings, const FitOptions& options) {
   const Fit found = fit(settings.model.training(), settings.device_bytes, options);
+  if (found.fits) return answer_of(settings.model, settings, options, found);
   Answer answer;
-  answer.fits = found.fits;
   answer.json["answer"] = json_of(settings.model, settings, found);
-  answer.text = found.fits ? text_of(settings.model, settings, options, found)
-                           : command::wrap(absl::StrFormat("%s does not fit: %s.",
-                                                           settings.model.title(), found.limit),
-                                           80, 0, 2);
+  answer.text = command::wrap(
+      absl::StrFormat("%s does not fit: %s.", settings.model.title(), found.limit), 80, 0, 2);
   return answer;
 }
 
@@ -269,14 +274,11 @@ Answer search_family(const Settings& settings, const FitOptions& options) {
   const Largest found = largest([&](int64_t member) { return family.member(member).training(); },
                                 family.most, settings.device_bytes, options);
   Answer answer;
-  answer.fits = found.member > 0;
   answer.json["answer"] = nullptr;
-  answer.json["next"] = nullptr;
   if (found.member > 0) {
-    const CommandModel member = family.member(found.member);
-    answer.text = text_of(member, settings, options, found.fit);
-    answer.json["answer"] = json_of(member, settings, found.fit);
+    answer = answer_of(family.member(found.member), settings, options, found.fit);
   }
+  answer.json["next"] = nullptr;
   if (found.next > 0) {
     const CommandModel next = family.member(found.next);
     const std::string rows =

@@ -95,9 +95,17 @@ echo '{"model_type": "mixtral", "vocab_size": 64, "hidden_size": 16, "intermedia
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 16}' \
   >"$work/experts/config.json"
 "$program" --model="hf:$work/experts,64" --batch=4 --devices_gib=1,1 \
-  >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
+  --json="$work/experts.json" >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
 grep -q "^All experts get as many tokens in this plan" "$work/experts.log" || fail "no worst case"
 grep -q "That does not fit" "$work/experts.log" && fail "it does fit"
+python3 - "$work/experts.json" <<'END' || fail "the worst case in the JSON"
+import json, sys
+answer = json.load(open(sys.argv[1]))["answer"]
+worst = answer["worst_case"]
+assert worst["fits"] and worst["room_bytes"] == answer["room_bytes"], worst
+assert worst["needed_bytes"] == [d["reserved_bytes"] for d in worst["plan"]["devices"]], worst
+assert worst["plan"]["total_bytes"] > answer["plan"]["total_bytes"], worst
+END
 
 "$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --chunks=2 --devices_gib=0.1,0.1 >"$work/tied.log" 2>&1 ||
   fail "--tied: $(cat "$work/tied.log")"

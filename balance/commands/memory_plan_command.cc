@@ -139,13 +139,15 @@ MemoryPlan plan(const Settings& settings, const command::InterruptScope& interru
   return memory_plan(*settings.network, training.inputs, training.targets, training.loss, options);
 }
 
-std::string worst_case(const Settings& settings, const command::InterruptScope& interrupt) {
+std::optional<WorstCase> worst_case_of(const Settings& settings,
+                                       const command::InterruptScope& interrupt) {
   std::optional<command::Progress> progress;
-  return worst_case_text(settings.model, with_progress(settings, interrupt, progress));
+  return worst_case(settings.model, with_progress(settings, interrupt, progress));
 }
 
 // Returns the plan, and the settings that it was made for.
-std::string json_of(const Settings& settings, const MemoryPlan& plan) {
+std::string json_of(const Settings& settings, const MemoryPlan& plan,
+                    const std::optional<WorstCase>& worst) {
   nlohmann::ordered_json json;
   json["model"] = settings.model.name;
   json["batch"] = settings.batch;
@@ -154,6 +156,7 @@ std::string json_of(const Settings& settings, const MemoryPlan& plan) {
   json["schedule"] = settings.schedule;
   json["optimizer"] = settings.optimizer;
   json.update(as_json(plan));
+  add_json(worst, json);
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -167,8 +170,9 @@ int run(const Settings& settings) {
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   const MemoryPlan memory_plan = plan(settings, interrupt);
   std::cout << to_text(memory_plan) << std::flush;
-  std::cout << worst_case(settings, interrupt) << std::flush;
-  command::write_result(settings.json, json_of(settings, memory_plan));
+  const std::optional<WorstCase> worst = worst_case_of(settings, interrupt);
+  std::cout << to_text(worst) << std::flush;
+  command::write_result(settings.json, json_of(settings, memory_plan, worst));
   const std::string title = absl::StrFormat(
       "%s, balance %s, batch %d, chunks %d, checkpoint %s, %s", settings.model.title(),
       absl::StrJoin(settings.options.balance(), ","), settings.batch, settings.options.chunks(),

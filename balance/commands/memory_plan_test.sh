@@ -99,4 +99,19 @@ END
 
 # More micro-batches than rows: as many as rows are made.
 "$program" "${small[@]}" --batch=2 --chunks=8 >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+
+# The worst case of experts is in the JSON, too.
+mkdir "$work/experts"
+echo '{"model_type": "mixtral", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 512,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 16}' \
+  >"$work/experts/config.json"
+"$program" --model="hf:$work/experts,64" --batch=4 --chunks=2 --json="$work/experts.json" >"$work/out" 2>&1 ||
+  fail "$(cat "$work/out")"
+grep -q "^All experts get as many tokens in this plan" "$work/out" || fail "no worst case"
+python3 - "$work/experts.json" <<'END' || fail "the worst case in the JSON"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert list(plan["worst_case"]) == ["plan"], plan["worst_case"]
+assert plan["worst_case"]["plan"]["total_bytes"] > plan["total_bytes"], plan
+END
 echo PASSED

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -287,24 +288,31 @@ PlanReport make_plan(const Settings& settings, const command::InterruptScope& in
               options);
 }
 
-std::string worst_case(const Settings& settings, const PipelinePlan& plan,
-                       const command::InterruptScope& interrupt) {
+std::optional<WorstCase> worst_case_of(const Settings& settings, const PipelinePlan& plan,
+                                       const command::InterruptScope& interrupt) {
   const PlanOptions& options = settings.options;
   const std::vector<int64_t> room(plan.devices.size(), options.memory());
-  return worst_case_text(
-      settings.model,
-      MemoryPlanOptions(plan.balance)
-          .chunks(plan.chunks)
-          .shared_inputs(plan.shared_inputs)
-          .deferred_batch_norm(plan.deferred_batch_norm)
-          .partition_checkpoints(plan.checkpoints)
-          .schedule([schedule = plan.schedule](int64_t, int64_t) { return schedule; })
-          .device_of_stage(plan.placement().worker_of_stage())
-          .optimizer(options.optimizer())
-          .zero_grad(options.zero_grad())
-          .device_type(options.device_type())
-          .progress([&](int64_t, int64_t) { interrupt.check(); }),
-      options.memory() > 0 ? room : std::vector<int64_t>());
+  return worst_case(settings.model,
+                    MemoryPlanOptions(plan.balance)
+                        .chunks(plan.chunks)
+                        .shared_inputs(plan.shared_inputs)
+                        .deferred_batch_norm(plan.deferred_batch_norm)
+                        .partition_checkpoints(plan.checkpoints)
+                        .schedule([schedule = plan.schedule](int64_t, int64_t) { return schedule; })
+                        .device_of_stage(plan.placement().worker_of_stage())
+                        .optimizer(options.optimizer())
+                        .zero_grad(options.zero_grad())
+                        .device_type(options.device_type())
+                        .progress([&](int64_t, int64_t) { interrupt.check(); }),
+                    options.memory() > 0 ? room : std::vector<int64_t>());
+}
+
+std::string json_of(const PlanReport& report, const std::optional<WorstCase>& worst) {
+  const std::string text = to_json(report);
+  if (!worst) return text;
+  auto json = nlohmann::ordered_json::parse(text);
+  add_json(worst, json);
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 int run(const Settings& settings) {
@@ -312,14 +320,15 @@ int run(const Settings& settings) {
   const AutocastGuard autocast(settings.options.device_type(), settings.autocast);
   PlanReport report = make_plan(settings, interrupt);
   report.plan.model = settings.model.saved_name;
-  std::cout << to_text(report) << worst_case(settings, report.plan, interrupt) << std::flush;
+  const std::optional<WorstCase> worst = worst_case_of(settings, report.plan, interrupt);
+  std::cout << to_text(report) << to_text(worst) << std::flush;
   const bool as_text = settings.output.size() > 4 &&
                        settings.output.compare(settings.output.size() - 4, 4, ".txt") == 0;
   if (!settings.output.empty()) {
     command::write_result(settings.output,
                           as_text ? plan_to_text(report.plan) : plan_to_json(report.plan));
   }
-  command::write_result(settings.json, to_json(report));
+  command::write_result(settings.json, json_of(report, worst));
   interrupt.check();
   return 0;
 }

@@ -49,7 +49,7 @@ for part in "^unet:1,2@64, 4 rows on 2 devices of 22.00 GiB" "^  balance " "^The
   "^The choice with one thing replaced" "^  no deadlock, .*: yes" "^  device 1: .* live"; do
   grep -q -e "$part" "$work/plan.log" || fail "no '$part' in $(cat "$work/plan.log")"
 done
-awk 'length($0) > 100 {exit 1}' "$work/plan.log" || fail "more than 100 columns"
+awk 'length($0) > 80 {exit 1}' "$work/plan.log" || fail "more than 80 columns"
 "$program" "${quick[@]}" --devices=2 --memory=22GiB --output="$work/plan.txt" >"$work/again.log" \
   2>"$work/errors.log" || fail "the same again"
 cmp "$work/plan.log" "$work/again.log" || fail "another choice than before"
@@ -134,9 +134,17 @@ echo '{"model_type": "mixtral", "vocab_size": 64, "hidden_size": 16, "intermedia
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 16}' \
   >"$work/experts/config.json"
 "$program" --model="hf:$work/experts,64" --batch=4 --devices=2 --chunks=2 --schedules=1f1b --stages_per_device=1 --memory=1GiB \
-  >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
+  --json="$work/experts.json" >"$work/experts.log" 2>&1 || fail "experts: $(cat "$work/experts.log")"
 grep -q "^All experts get as many tokens in this plan" "$work/experts.log" || fail "no worst case"
 grep -q "That does not fit" "$work/experts.log" && fail "it does fit"
+python3 - "$work/experts.json" <<'END' || fail "the worst case in the JSON"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+worst = plan["worst_case"]
+assert worst["fits"] and worst["room_bytes"] == [1 << 30, 1 << 30], worst
+assert [d["reserved_bytes"] for d in worst["plan"]["devices"]] == worst["needed_bytes"], worst
+assert worst["plan"]["total_bytes"] > sum(plan["proof"]["traced_live"]), worst
+END
 
 "$program" "--model=gpt2:2,12,3,16,7" --tied --batch=4 --devices=2 --chunks=2 --schedules=1f1b --stages_per_device=1 \
   >"$work/tied.log" 2>&1 || fail "--tied: $(cat "$work/tied.log")"

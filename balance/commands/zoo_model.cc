@@ -1,14 +1,19 @@
 #include "balance/commands/zoo_model.h"
 
+#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "command/files.h"
 #include "command/flag_values.h"
 #include "command/wrong_value.h"
 #include "models/by_name.h"
+#include "models/hugging_face.h"
 #include "models/lora.h"
 #include "models/transformer_options.h"
 
@@ -29,6 +34,19 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 40;
 
+// `make`, with the weights of the folder, except on meta.
+std::function<torch::nn::Sequential()> with_weights(std::function<torch::nn::Sequential()> make,
+                                                    const models::TransformerOptions& options,
+                                                    const std::string& folder) {
+  return [make = std::move(make), options, folder] {
+    torch::nn::Sequential network = make();
+    if (!network->parameters().front().is_meta()) {
+      models::load_hugging_face(folder, options, *network);
+    }
+    return network;
+  };
+}
+
 // `make`, with adapters and a frozen base.
 std::function<torch::nn::Sequential()> with_lora(std::function<torch::nn::Sequential()> make,
                                                  const models::TransformerOptions& options,
@@ -47,7 +65,23 @@ std::optional<int64_t> zoo_image_size() {
   return command::in_range("image_size", absl::GetFlag(FLAGS_image_size), 1, kMost);
 }
 
-CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
+std::string folder_with_weights(const std::string& name) {
+  constexpr absl::string_view kFamily = "hf:";
+  if (!absl::StartsWith(name, kFamily)) return "";
+  std::string folder = name.substr(kFamily.size());
+  const size_t comma = folder.rfind(',');
+  int64_t tokens = 0;
+  if (comma != std::string::npos && absl::SimpleAtoi(folder.substr(comma + 1), &tokens)) {
+    folder.resize(comma);
+  }
+  folder = command::user_path(folder);
+  for (const char* file : {"/model.safetensors", "/model.safetensors.index.json"}) {
+    if (std::filesystem::exists(folder + file)) return folder;
+  }
+  return "";
+}
+
+CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights) {
   const std::optional<int64_t> image_size = zoo_image_size();
   const bool tied = absl::GetFlag(FLAGS_tied);
   const models::NamedModel named = models::model_by_name(name, image_size.value_or(0), tied);
@@ -59,6 +93,10 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   model.given = command::flag_text("model", model.saved_name);
   model.make = named.make;
   model.make_worst = named.make_worst;
+  const std::string folder = weights ? folder_with_weights(named.name) : "";
+  if (!folder.empty()) {
+    model.make = with_weights(std::move(model.make), *named.transformer, folder);
+  }
   if (const auto rank = command::in_range("lora", absl::GetFlag(FLAGS_lora), 1, kMost)) {
     if (!named.transformer) {
       throw command::wrong_value("lora", *rank,
@@ -83,12 +121,12 @@ CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch) {
   return model;
 }
 
-CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch) {
+CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights) {
   if (name.empty()) {
     throw std::invalid_argument(
         absl::StrCat("give --model=NAME; there are the models ", models::model_names()));
   }
-  return zoo_model(name, batch);
+  return zoo_model(name, batch, weights);
 }
 
 std::string zoo_help() { return absl::StrCat("The network: ", models::model_names(), "."); }

@@ -14,12 +14,17 @@ namespace gpipe::balance {
 // The value of --image_size, if it is given. Throws std::invalid_argument if it is below 1.
 std::optional<int64_t> zoo_image_size();
 
-// Makes the network of that name, with --image_size and --tied. Throws as models::model_by_name()
-// and zoo_image_size().
-CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch);
+// The folder of a model hf:FOLDER or hf:FOLDER,T that has weights, and not a config alone;
+// otherwise empty.
+std::string folder_with_weights(const std::string& name);
+
+// Makes the network of that name, with --image_size and --tied. `weights`: with those of its
+// folder, if it has any, except on meta. Throws as models::model_by_name() and zoo_image_size().
+CommandModel zoo_model(const std::string& name, std::optional<int64_t> batch, bool weights = false);
 
 // The same, but throws std::invalid_argument for an empty name and lists the names.
-CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch);
+CommandModel given_zoo_model(const std::string& name, std::optional<int64_t> batch,
+                             bool weights = false);
 
 // The help of a flag --model.
 std::string zoo_help();

@@ -20,7 +20,8 @@ void set_training_defaults(const TrainingDefaults& defaults);
 
 struct TrainingSettings {
   int64_t batch = 0, steps = 0, stop_at = 0;
-  double learning_rate = 0, weight_decay = 0, clip = 0;
+  double learning_rate = 0, weight_decay = 0;
+  double clip = 0;  // 0: gradients are not clipped
   int64_t warm_up = 0;
   uint64_t seed = 0;
   bool bfloat16 = false;

@@ -98,6 +98,11 @@ Conversations::Conversations(const std::string& path, int64_t vocabulary, int64_
   content_ = examples::content_of(gpipe::command::read_file(path));
 }
 
+int64_t Conversations::longer_than(int64_t tokens) const {
+  return std::count_if(pieces_.begin(), pieces_.end(),
+                       [&](const Piece& piece) { return piece.tokens > tokens; });
+}
+
 examples::PackedRows Conversations::rows(int64_t length, bool packed, uint64_t seed) const {
   std::vector<int64_t> lengths;
   for (const Piece& piece : pieces_) lengths.push_back(piece.tokens);

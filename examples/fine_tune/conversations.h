@@ -35,6 +35,8 @@ class Conversations {
   int64_t answer_tokens() const { return answer_tokens_; }
   int64_t shortened() const { return shortened_; }  // conversations, also among those left out
   int64_t left_out() const { return left_out_; }
+  // How many are given to the model with more tokens than that.
+  int64_t longer_than(int64_t tokens) const;
   // What stands for the file in a checkpoint: bytes and a checksum.
   const std::string& content() const { return content_; }
 

@@ -52,6 +52,8 @@ TEST(Conversations, AnswersAreLearnedBehindWhatStandsBeforeThem) {
     EXPECT_EQ(read.left_out(), 1);
     EXPECT_EQ(read.shortened(), 0);
     EXPECT_EQ(read.answer_tokens(), 4);
+    EXPECT_EQ(read.longer_than(2), 1);
+    EXPECT_EQ(read.longer_than(3), 0);
     const Batch apart = read.rows(4, /*packed=*/false, 1).validation(0, 2);
     EXPECT_EQ(numbers(apart.ids), (Numbers{1, 2, 3, 0, 5, 6, 0, 0}));
     EXPECT_EQ(numbers(apart.targets),
@@ -70,6 +72,7 @@ TEST(Conversations, ThatAreLongerAreCut) {
   EXPECT_EQ(read.shortened(), 1);
   EXPECT_EQ(read.size(), 2);
   EXPECT_EQ(read.answer_tokens(), 3);
+  EXPECT_EQ(read.longer_than(2), 0);
   const Batch rows = read.rows(2, /*packed=*/false, 1).validation(0, 2);
   EXPECT_EQ(numbers(rows.ids), (Numbers{1, 2, 5, 6}));
   EXPECT_EQ(numbers(rows.targets), (Numbers{kIgnored, 3, 6, 7}));

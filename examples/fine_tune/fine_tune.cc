@@ -154,6 +154,14 @@ class Run {
                         "--length=%d, %d are left out, without an answer",
                         what, conversations.size(), conversations.answer_tokens(),
                         conversations.shortened(), settings_.length, conversations.left_out()));
+    const int64_t positions = settings_.options.max_positions();
+    const int64_t beyond = conversations.longer_than(positions);
+    if (beyond == 0) return;
+    say(
+        absl::StrFormat("%s: %d conversations have more tokens than the model's %d positions "
+                        "(max_position_embeddings). They are trained on as they are, at positions "
+                        "that the model may not know; --length=%d cuts them",
+                        what, beyond, positions, positions));
   }
 
   // --- Going on
@@ -260,7 +268,7 @@ class Run {
         losses += finite(
             pipe_->step(inputs(batch), targets(batch), examples::mean_loss, options).loss, "step");
       }
-      pipe_->clip_grad_norm_(settings_.clip);
+      if (settings_.clip > 0) pipe_->clip_grad_norm_(settings_.clip);
       examples::set_learning_rate(*optimizer_, rate.at(step_));
       optimizer_->step();
       if (settings_.average > 0) update_averages(pipe_, settings_.average);

@@ -80,6 +80,20 @@ alone=$(sed -n 's/^parameters //p' "$work/lora.log")
 hash_of apart "$program" "${tiny[@]}" --nopacked --run="$work/apart"
 [ "$hash" != "$alone" ] || fail "--nopacked: the same parameters"
 
+# 0 does not clip gradients, and is not the most that they may be.
+hash_of not_clipped "$program" "${tiny[@]}" --clip=0 --run="$work/not_clipped"
+not_clipped=$hash
+hash_of large_clip "$program" "${tiny[@]}" --clip=1e9 --run="$work/large_clip"
+[ "$hash" = "$not_clipped" ] || fail "--clip=0 is not --clip=1e9"
+# The model has 64 positions. Conversations with more are told, and none in the runs above.
+grep -q "max_position_embeddings" "$work/lora.log" && fail "conversations are told to be too long"
+hash_of beyond "$program" "${tiny[@]}" --model="$work/in/short" --steps=1 --run="$work/beyond"
+grep -q "^data: [1-9][0-9]* conversations have more tokens than the model's 8 positions (max_position_embeddings)" \
+  "$work/beyond.log" || fail "long conversations are not told: $(cat "$work/beyond.log")"
+grep -q "; --length=8 cuts them" "$work/beyond.log" || fail "it is not said what to do"
+hash_of within "$program" "${tiny[@]}" --model="$work/in/short" --steps=1 --run="$work/within" --length=8
+grep -q "max_position_embeddings" "$work/within.log" && fail "conversations that are cut are told to be too long"
+
 # A run that is over writes its result again, and trains nothing.
 rm -r "$work/lora/adapter"
 hash_of over "$program" "${tiny[@]}" --run="$work/lora"
@@ -114,7 +128,7 @@ expect_saved interrupted_two INT 130 "$launch" --processes=2 -- "$program" "${lo
 
 # A loss that is not finite ends all ranks, and what was saved before stays.
 "$launch" --processes=2 -- "$program" "${tiny[@]}" --run="$work/lost" --save_every=1 --warm_up=0 --learning_rate=1e9 \
-  --steps=12 >"$work/lost.log" 2>&1
+  --weight_decay=0 --steps=12 >"$work/lost.log" 2>&1
 [ $? -eq 1 ] || fail "a loss that is not finite: exit code"
 grep -q "error: the loss of the step after step [0-9]* is -\?nan, so this run cannot go on; $work/lost/last has step [0-9]" \
   "$work/lost.log" || fail "a loss that is not finite is not told"
@@ -157,6 +171,8 @@ before=$(cksum <"$work/in/model/model.safetensors")
 expect_mistake "--run=$work/in: the result would replace --model" "${tiny[@]}" --nolora --run="$work/in"
 expect_mistake "--run=$work/in: the result would replace --model" "${tiny[@]}" --merge --run="$work/in"
 [ "$before" = "$(cksum <"$work/in/model/model.safetensors")" ] || fail "the model is replaced"
+expect_mistake "--clip=1e-09: give a number from 1e-06, or 0" "${tiny[@]}" "${new[@]}" --clip=1e-9
+expect_mistake "--learning_rate=0: nothing would be trained" "${tiny[@]}" "${new[@]}" --learning_rate=0
 expect_mistake "--alpha=0: adapters would add nothing" "${tiny[@]}" "${new[@]}" --alpha=0
 expect_mistake "'all-linear' stands for all layers: give it alone" "${tiny[@]}" "${new[@]}" --targets=all-linear,q_proj
 expect_mistake "--rank: 4 in the checkpoint, 5 now" "${tiny[@]}" --run="$work/lora" --rank=5

@@ -1,5 +1,6 @@
 // Writes what fine_tune_test.sh trains on: OUT/model, a random Llama in a Hugging Face folder,
-// OUT/tied, one whose head has the embedding's matrix, and conversations, OUT/chats.safetensors and
+// OUT/tied, one whose head has the embedding's matrix, OUT/short, one with 8 positions, and
+// conversations, OUT/chats.safetensors and
 // OUT/held_out.safetensors, in which the answer to a number is that number, three times. Also files
 // with a mistake each, OUT/wrong_*.safetensors.
 //
@@ -75,6 +76,8 @@ int main(int /*argc*/, char** argv) {
   gpipe::models::save_hugging_face(out + "/model", options, *gpipe::models::transformer(options));
   const TransformerOptions tied = TransformerOptions(options).tied(true);
   gpipe::models::save_hugging_face(out + "/tied", tied, *gpipe::models::transformer(tied));
+  const TransformerOptions few = TransformerOptions(options).max_positions(8);
+  gpipe::models::save_hugging_face(out + "/short", few, *gpipe::models::transformer(few));
   chats(0, 60).write(out + "/chats.safetensors");
   chats(60, 11).write(out + "/held_out.safetensors");
 

@@ -26,7 +26,9 @@ ABSL_FLAG(std::string, validation, "",
 ABSL_FLAG(std::string, run, "",
           "The folder for what the run writes: last (a checkpoint, from which the same command "
           "goes on), best, and at the end adapter or model.");
-ABSL_FLAG(int64_t, length, 1024, "Tokens of a row. Longer conversations are cut.");
+ABSL_FLAG(int64_t, length, 1024,
+          "Tokens of a row. Longer conversations are cut. The model's max_position_embeddings are "
+          "the most that it knows.");
 ABSL_FLAG(bool, packed, true,
           "Whether a row has several conversations, if they fit, which do not see each other.");
 
@@ -132,11 +134,12 @@ std::optional<Conversations> read_conversations(const char* flag, const std::str
 
 void read_data(Settings& settings) {
   settings.length = in_range("length", absl::GetFlag(FLAGS_length), 2, kMost);
-  if (settings.options.kind() == models::TransformerKind::kGPT2 &&
+  if (settings.options.block().learned_positions() &&
       settings.length > settings.options.max_positions()) {
     throw command::wrong_value(
         "length", settings.length,
-        absl::StrCat("the model has positions for ", settings.options.max_positions(), " tokens"));
+        absl::StrCat("the model has positions for ", settings.options.max_positions(),
+                     " tokens; give at most as many"));
   }
   settings.packed = absl::GetFlag(FLAGS_packed);
   const std::string data = needed_path("data", absl::GetFlag(FLAGS_data), "what prepare.py wrote");

@@ -407,7 +407,7 @@ class Run {
       const Batch batch = rows_.training(row_, rows_of_batch());
       network_->module().zero_grad();
       const double loss = network_->step(batch);
-      network_->clip(settings_.clip);
+      if (settings_.clip > 0) network_->clip(settings_.clip);
       update(rate.at(step_));
       row_ += batch.ids.size(0);
       ++step_;

@@ -9,6 +9,7 @@
 
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
+#include "python/extension/value.h"
 
 namespace gpipe::python {
 namespace {
@@ -41,19 +42,14 @@ Mirror& mirror_of(py::handle module) {
 
 }  // namespace
 
-void Layer::connect(std::shared_ptr<const Form> takes, std::shared_ptr<Form> gives) {
-  takes_ = std::move(takes);
-  gives_ = std::move(gives);
-}
-
 std::vector<at::Tensor> Layer::forward(std::vector<at::Tensor> inputs) {
   const WithGil gil;
   const CurrentLayer current(this);
   try {
-    const py::object given = to_python(std::move(inputs), *takes_);
+    const py::object given = to_python(std::move(inputs));
     try {
       const py::object result = module()(given);
-      return to_tensors(result, *gives_, "what the layer gives");
+      return to_tensors(result, "what the layer gives");
     } catch (const py::builtin_exception& error) {  // of to_tensors
       error.set_error();
       throw py::error_already_set();

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "python/extension/mirror.h"
-#include "python/extension/value.h"
 
 namespace gpipe::python {
 
@@ -20,16 +19,9 @@ class Layer : public Mirror {
  public:
   using Mirror::Mirror;
 
-  // Sets the forms of the module's input, which the layer before determines, and of its output.
-  void connect(std::shared_ptr<const Form> takes, std::shared_ptr<Form> gives);
-
   // Calls the Python module, hooks included. Throws its exception as python_error, and a
   // TypeError of that kind if it gives something that cannot go between layers.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs);
-
- private:
-  std::shared_ptr<const Form> takes_;
-  std::shared_ptr<Form> gives_;
 };
 
 struct MadeLayer {

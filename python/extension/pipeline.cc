@@ -6,9 +6,12 @@
 
 #include <algorithm>
 
+#include "gpipe/internal/call/between_runs.h"
+#include "gpipe/internal/threads/inside_pipeline.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "python/extension/exceptions.h"
 #include "python/extension/gil.h"
+#include "python/extension/value.h"
 
 namespace gpipe::python {
 namespace {
@@ -60,14 +63,12 @@ auto calling(const Call& call) {
   }
 }
 
-LossFn loss_of(const py::object& function, std::shared_ptr<const Form> outputs,
-               std::shared_ptr<const Form> targets) {
-  return [function = Held(function), outputs = std::move(outputs), targets = std::move(targets)](
-             const Tensors& output, const Tensors& target) {
+LossFn loss_of(const py::object& function) {
+  return [function = Held(function)](const Tensors& output, const Tensors& target) {
     return calling([&] {
-      const py::object given = to_python(output, *outputs);
-      const py::object loss = target.empty() ? function.get()(given)
-                                             : function.get()(given, to_python(target, *targets));
+      const py::object given = to_python(output);
+      const py::object loss =
+          target.empty() ? function.get()(given) : function.get()(given, to_python(target));
       if (!THPVariable_Check(loss.ptr())) {
         throw py::type_error("expected a Tensor from the loss function, but got " +
                              std::string(py::str(py::type::handle_of(loss).attr("__name__"))));
@@ -77,7 +78,7 @@ LossFn loss_of(const py::object& function, std::shared_ptr<const Form> outputs,
   };
 }
 
-StepOptions options_of(const StepSettings& settings, const std::shared_ptr<const Form>& targets) {
+StepOptions options_of(const StepSettings& settings) {
   StepOptions options;
   if (settings.schedule.find('\n') != std::string::npos) {
     options.schedule(Schedule::from_text(settings.schedule));
@@ -91,9 +92,8 @@ StepOptions options_of(const StepSettings& settings, const std::shared_ptr<const
       .keep_outputs(settings.keep_outputs)
       .check_finite(settings.check_finite);
   if (settings.weight.is_none()) return options;
-  options.weight([function = Held(settings.weight), targets](const Tensors& target) {
-    return calling(
-        [&] { return py::cast<double>(py::float_(function.get()(to_python(target, *targets)))); });
+  options.weight([function = Held(settings.weight)](const Tensors& target) {
+    return calling([&] { return py::cast<double>(py::float_(function.get()(to_python(target)))); });
   });
   return options;
 }
@@ -103,11 +103,8 @@ StepOptions options_of(const StepSettings& settings, const std::shared_ptr<const
 Pipeline::Pipeline(const std::vector<std::pair<std::string, py::object>>& layers,
                    const PipelineSettings& settings) {
   torch::nn::Sequential model;
-  forms_.push_back(std::make_shared<Form>());
   for (const auto& [name, module] : layers) {
     MadeLayer made = make_layer(module);
-    forms_.push_back(std::make_shared<Form>());
-    made.layer->connect(forms_[forms_.size() - 2], forms_.back());
     layers_.push_back(made.layer);
     model->push_back(name, std::move(made.any));
   }
@@ -121,38 +118,42 @@ Pipeline::~Pipeline() {
 }
 
 void Pipeline::update(bool training) {
-  // LibTorch sets the mode of all layers with the pipeline's own; they take theirs back.
-  if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
-  for (const std::shared_ptr<Layer>& layer : layers_) layer->update();
+  // A layer would wait for its own run. What it calls is refused.
+  if (internal::inside_pipeline()) return;
+  without_gil([&] {
+    const internal::BetweenRuns between(pipe_->pipeline());
+    const WithGil gil;
+    // LibTorch sets the mode of all layers with the pipeline's own; they take theirs back.
+    if (pipe_->is_training() != training) pipe_->torch::nn::Module::train(training);
+    for (const std::shared_ptr<Layer>& layer : layers_) layer->update();
+  });
 }
 
 py::object Pipeline::forward(py::handle input, bool training) {
   if (layers_.empty()) {
-    Form form;
-    (void)to_tensors(input, form, "the input");
+    (void)to_tensors(input, "the input");
     return py::reinterpret_borrow<py::object>(input);
   }
-  Tensors tensors = to_tensors(input, *forms_.front(), "the input");
+  Tensors tensors = to_tensors(input, "the input");
   update(training);
   Tensors outputs = without_gil([&] { return pipe_->forward(std::move(tensors)); });
-  return to_python(std::move(outputs), *forms_.back());
+  return to_python(std::move(outputs));
 }
 
 Pipeline::Result Pipeline::run(py::handle input, py::handle target, const py::object& loss_fn,
                                const StepSettings& settings, bool training, bool backward) {
-  Tensors inputs = to_tensors(input, *forms_.front(), "the input");
-  const auto target_form = std::make_shared<Form>();
+  Tensors inputs = to_tensors(input, "the input");
   Tensors targets;
-  if (!target.is_none()) targets = to_tensors(target, *target_form, "the target");
-  const LossFn loss = loss_of(loss_fn, forms_.back(), target_form);
-  const StepOptions options = options_of(settings, target_form);
+  if (!target.is_none()) targets = to_tensors(target, "the target");
+  const LossFn loss = loss_of(loss_fn);
+  const StepOptions options = options_of(settings);
   update(training);
   StepResult result = without_gil([&] {
     return backward ? pipe_->step(std::move(inputs), std::move(targets), loss, options)
                     : pipe_->evaluate(std::move(inputs), std::move(targets), loss, options);
   });
   py::object outputs = py::none();
-  if (settings.keep_outputs) outputs = to_python(std::move(result.outputs), *forms_.back());
+  if (settings.keep_outputs) outputs = to_python(std::move(result.outputs));
   return {result.loss, std::move(result.losses), std::move(outputs)};
 }
 
@@ -178,7 +179,8 @@ double Pipeline::clip_grad_norm(double max_norm, double norm_type, bool error_if
       [&] { return pipe_->clip_grad_norm_(max_norm, norm_type, error_if_nonfinite); });
 }
 
-std::string Pipeline::parameter_hash() const {
+std::string Pipeline::parameter_hash() {
+  update(pipe_->is_training());
   return without_gil([&] { return pipe_->parameter_hash(); });
 }
 

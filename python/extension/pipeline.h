@@ -13,7 +13,6 @@
 
 #include "gpipe/gpipe.h"
 #include "python/extension/layer.h"
-#include "python/extension/value.h"
 
 namespace gpipe::python {
 
@@ -42,7 +41,7 @@ struct StepSettings {
 
 // Requirements: everything is called with the GIL; what takes time releases it.
 //
-// Thread-safety: as GPipe's.
+// Thread-safety: as GPipe's, calls from several threads run one after another.
 class Pipeline {
  public:
   // Throws what GPipe throws.
@@ -68,17 +67,16 @@ class Pipeline {
 
   std::vector<std::string> devices() const;
   double clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite);
-  std::string parameter_hash() const;
+  std::string parameter_hash();
 
  private:
-  // The layers' modules, parameters, buffers and modes as they are now.
+  // Takes over the layers' modules, parameters, buffers and modes as they are now, when no run
+  // reads them: it waits for one of another thread.
   void update(bool training);
   Result run(pybind11::handle input, pybind11::handle target, const pybind11::object& loss_fn,
              const StepSettings& settings, bool training, bool backward);
 
   std::vector<std::shared_ptr<Layer>> layers_;
-  // [k] is the form of layer k's input, and the last one that of the model's output.
-  std::vector<std::shared_ptr<Form>> forms_;
   GPipe pipe_{nullptr};
 };
 

@@ -1,9 +1,11 @@
 #include "python/extension/value.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace gpipe::python {
@@ -15,11 +17,19 @@ std::string type_of(py::handle value) {
   return py::str(py::type::handle_of(value).attr("__name__"));
 }
 
+at::Tensor mark_for(const at::Tensor& tensor) {
+  const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  return at::empty({rows, 0}, tensor.options().dtype(at::kBool).requires_grad(false));
+}
+
+bool is_mark(const at::Tensor& tensor) {
+  return tensor.dim() == 2 && tensor.size(1) == 0 && tensor.scalar_type() == at::kBool;
+}
+
 }  // namespace
 
-std::vector<at::Tensor> to_tensors(py::handle value, Form& form, const std::string& what) {
+std::vector<at::Tensor> to_tensors(py::handle value, const std::string& what) {
   if (THPVariable_Check(value.ptr())) {
-    form.set(false);
     return {THPVariable_Unpack(value.ptr())};
   }
   if (!PyTuple_Check(value.ptr())) {
@@ -27,7 +37,6 @@ std::vector<at::Tensor> to_tensors(py::handle value, Form& form, const std::stri
                          type_of(value) +
                          ": let the layers pass each other a tensor or a tuple of tensors");
   }
-  form.set(true);
   std::vector<at::Tensor> tensors;
   for (const py::handle element : py::reinterpret_borrow<py::tuple>(value)) {
     if (!THPVariable_Check(element.ptr())) {
@@ -37,11 +46,16 @@ std::vector<at::Tensor> to_tensors(py::handle value, Form& form, const std::stri
     }
     tensors.push_back(THPVariable_Unpack(element.ptr()));
   }
+  // A tuple of the user's that ends like a marked one gets a mark, too.
+  if (tensors.size() == 1 || (tensors.size() > 1 && is_mark(tensors.back()))) {
+    tensors.push_back(mark_for(tensors.front()));
+  }
   return tensors;
 }
 
-py::object to_python(std::vector<at::Tensor> tensors, const Form& form) {
-  if (tensors.size() == 1 && !form.is_tuple()) return py::cast(std::move(tensors.front()));
+py::object to_python(std::vector<at::Tensor> tensors) {
+  if (tensors.size() == 1) return py::cast(std::move(tensors.front()));
+  if (tensors.size() > 1 && is_mark(tensors.back())) tensors.pop_back();
   py::tuple tuple(tensors.size());
   for (size_t k = 0; k < tensors.size(); ++k) tuple[k] = py::cast(std::move(tensors[k]));
   return tuple;

@@ -5,28 +5,21 @@
 #include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 
-#include <atomic>
 #include <string>
 #include <vector>
 
 namespace gpipe::python {
 
-// Whether a value is a tuple, which one tensor alone does not tell. It is the same for all
-// micro-batches of a call, so it need not go with them. Thread-safe.
-class Form {
- public:
-  void set(bool is_tuple) { is_tuple_ = is_tuple; }
-  bool is_tuple() const { return is_tuple_; }
+// The tensors of a tensor or a tuple of tensors. Throws pybind11::type_error that names `what` for
+// anything else.
+//
+// A tuple of one tensor has a second, empty one behind it, a mark of shape {rows, 0}: without it,
+// it could not be told from a tensor. So the form of a value goes with each micro-batch, wherever
+// that goes, and calls that overlap may have different forms.
+std::vector<at::Tensor> to_tensors(pybind11::handle value, const std::string& what);
 
- private:
-  std::atomic<bool> is_tuple_{false};
-};
-
-// The tensors of a tensor or a tuple of tensors; notes which it is. Throws pybind11::type_error
-// that names `what` for anything else.
-std::vector<at::Tensor> to_tensors(pybind11::handle value, Form& form, const std::string& what);
-
-pybind11::object to_python(std::vector<at::Tensor> tensors, const Form& form);
+// The value that to_tensors() made the tensors of, or rows of it.
+pybind11::object to_python(std::vector<at::Tensor> tensors);
 
 }  // namespace gpipe::python
 

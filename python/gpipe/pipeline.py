@@ -79,8 +79,12 @@ class Pipelined(nn.Module):
         self.__dict__["_pipeline"] = extension.Pipeline(named, self._settings())
         self.__dict__["_made_of"] = [layer for _, layer in named]
 
+    def _make_again(self) -> None:
+        """Has the next call make the pipeline again, because a setting has changed."""
+        self.__dict__["_made_of"] = None
+
     def _current(self) -> Any:
-        """The pipeline, made again if a layer was replaced."""
+        """The pipeline, made again if a layer was replaced, or a setting has changed."""
         layers = [layer for _, layer in self._named_layers()]
         if layers != self._made_of:
             if len(layers) != sum(self._balance):

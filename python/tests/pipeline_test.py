@@ -296,6 +296,80 @@ def test_the_gil_is_taken_once_per_layer_call():
     assert 4 * 8 <= _gpipe.gil_acquisitions() - before <= 4 * 8 + 20
 
 
+class Scales(nn.Module):
+    """Gives a tensor times 2, or the tensors of a tuple times 3, in the same form."""
+
+    def forward(self, input):
+        if isinstance(input, tuple):
+            return tuple(tensor * 3 for tensor in input)
+        return input * 2
+
+
+@pytest.mark.parametrize("balance", [[2], [1, 1]])
+def test_calls_that_overlap_have_their_own_forms(balance):
+    pipe = GPipe(nn.Sequential(Scales(), Scales()), balance, chunks=2, checkpoint="always")
+    tensor = torch.randn(4, 8, requires_grad=True)
+    alone = pipe(tensor)
+    (of_tuple,) = pipe((tensor,))
+    alone.sum().backward()  # recomputes the first call after the second
+    of_tuple.sum().backward()
+    assert torch.equal(tensor.grad, torch.full((4, 8), 2.0 * 2.0 + 3.0 * 3.0))
+    # What a tuple of one is marked with may also be the user's own tensor.
+    empty = torch.empty(4, 0, dtype=torch.bool)
+    for value in ((tensor,), (tensor, empty), (tensor, empty, empty)):
+        given = []
+        result = pipe.step(
+            value, value, lambda output, target: given.append(len(target)) or output[0].sum(),
+            keep_outputs=True,
+        )
+        assert given == [len(value)] * 2
+        assert [tensor.shape for tensor in result.outputs] == [tensor.shape for tensor in value]
+
+
+def test_a_call_that_waits_for_another_one_leaves_the_layers_alone():
+    runs, may_end = threading.Event(), threading.Event()
+    readers = set()
+
+    class Watched(nn.Linear):
+        @property
+        def training(self):
+            readers.add(threading.get_ident())
+            return True
+
+        @training.setter
+        def training(self, mode):
+            pass
+
+        def forward(self, input):
+            runs.set()
+            assert may_end.wait(60)
+            return super().forward(input)
+
+    pipe = GPipe(nn.Sequential(Watched(8, 8), nn.Linear(8, 8)), [1, 1], chunks=2)
+    input = torch.randn(4, 8)
+    for call in (
+        lambda: pipe.step(input, input, mse),
+        lambda: pipe.evaluate(input, input, mse),
+        lambda: pipe(input),
+        pipe.parameter_hash,
+        lambda: pipe.clip_grad_norm_(1.0),
+    ):
+        runs.clear()
+        may_end.clear()
+        first = threading.Thread(target=lambda: pipe.step(input, input, mse))
+        first.start()
+        assert runs.wait(60)
+        readers.clear()
+        second = threading.Thread(target=call)
+        second.start()
+        second.join(0.2)
+        assert second.is_alive() and not readers
+        may_end.set()
+        first.join()
+        second.join()
+        assert readers
+
+
 def test_a_worker_is_one_thread_for_python():
     seen = set()
     local = threading.local()

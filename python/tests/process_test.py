@@ -1,6 +1,7 @@
 """What happens to the process: Ctrl-C, its end while a pipeline runs, fork, another torch."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -129,7 +130,9 @@ with warnings.catch_warnings(record=True) as caught:
     pipe.eval()
     pipe.step(input, input, nn.functional.mse_loss)
 assert any("GPipe: " in str(warning.message) for warning in caught), caught
-"""
+""",
+        # Torch's own, where there is no NumPy.
+        env={**os.environ, "PYTHONWARNINGS": "ignore:Failed to initialize NumPy"},
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
@@ -148,3 +151,27 @@ def test_another_torch_is_refused_in_one_sentence():
     _load._check_torch(built_for + "+cpu")
     with pytest.raises(ImportError, match=f"built for torch {built_for}, and torch 1.0.0 is"):
         _load._check_torch("1.0.0")
+
+
+def test_another_python_is_refused_in_one_sentence(tmp_path):
+    with pytest.raises(ImportError, match="extension is missing: install the wheel"):
+        _load._find_extension(tmp_path)
+    (tmp_path / "_gpipe.cpython-310-x86_64-linux-gnu.so").touch()
+    given = sys.implementation.cache_tag
+    with pytest.raises(ImportError, match=f"built for cpython-310.*, and this Python is {given}: use"):
+        _load._find_extension(tmp_path)
+    own = tmp_path / f"_gpipe.{given}-x86_64-linux-gnu.so"
+    own.touch()
+    assert _load._find_extension(tmp_path) == own
+
+
+def test_importing_without_the_extension_of_this_python(tmp_path):
+    package = tmp_path / "gpipe"
+    package.mkdir()
+    for name in ("__init__.py", "_load.py"):
+        (package / name).write_bytes((pathlib.Path(_load.__file__).parent / name).read_bytes())
+    (package / "_gpipe.cpython-310-x86_64-linux-gnu.so").touch()
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ended = python("import gpipe", env={**os.environ, "PYTHONPATH": path})
+    assert ended.returncode == 1
+    assert "built for cpython-310-x86_64-linux-gnu, and this Python is" in ended.stderr

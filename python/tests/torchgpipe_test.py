@@ -249,6 +249,29 @@ def test_48_to_55_73_wrong_arguments(arguments, error, text):
         GPipe(linears(), **arguments)
 
 
+def test_chunks_and_checkpoint_may_be_set():
+    rows = []
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    model[0].register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    pipe = GPipe(model, [1, 1], checkpoint="never", deferred_batch_norm=True)
+    pipe(torch.rand(8, 1, 1)).sum()
+    pipe.chunks = 4.0
+    pending = pipe(torch.rand(8, 1, 1)).sum()
+    assert rows == [8, 2, 2, 2, 2] and pipe.chunks == 4
+    assert pipe[1].num_batches_tracked == 2  # one for each mini-batch
+    pipe.checkpoint = "always"
+    rows.clear()
+    pending.backward()  # runs as its forward did
+    assert rows == []
+    pipe(torch.rand(8, 1, 1)).sum().backward()
+    assert rows == [2] * 8 and pipe.checkpoint == "always"
+    with pytest.raises(ValueError, match="positive integer, not 0"):
+        pipe.chunks = 0
+    with pytest.raises(ValueError, match="'sometimes'"):
+        pipe.checkpoint = "sometimes"
+    assert pipe.chunks == 4 and pipe.checkpoint == "always"
+
+
 @pytest.mark.parametrize("rows", [7, 2])
 def test_52_53_batches_that_chunks_do_not_divide(rows, recwarn):
     pipe = GPipe(linears(), [1, 1], chunks=4)

@@ -165,6 +165,11 @@ class Run {
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
       result.push_back("OMP_NUM_THREADS=" + std::to_string(threads_of_each()));
     }
+    // The most that there are: streams of a GPU that share a queue wait for each other, and those
+    // of links between processes must not (docs/design/device_links.md).
+    if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
+      result.push_back("CUDA_DEVICE_MAX_CONNECTIONS=32");
+    }
     return result;
   }
 

@@ -181,6 +181,17 @@ TEST(Launch, AChosenNumberOfThreadsStays) {
   EXPECT_THAT(lines_of(launched.output()), UnorderedElementsAre("[0] 7", "[1] 7"));
 }
 
+TEST(Launch, GpusHaveAllQueuesUnlessTheirNumberIsChosen) {
+  const auto queues = [](const Map& variables) {
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    Launched launched(script({"--processes=1"}, "echo $CUDA_DEVICE_MAX_CONNECTIONS"), variables);
+    EXPECT_EQ(launched.wait(), 0);
+    return lines_of(launched.output());
+  };
+  EXPECT_THAT(queues({}), UnorderedElementsAre("[0] 32"));
+  EXPECT_THAT(queues({{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}}), UnorderedElementsAre("[0] 8"));
+}
+
 TEST(Launch, TheOthersOfAFailedRankMayEndByThemselves) {
   // Rank 1 fails; the others notice when it is gone, and say so.
   const std::string file = ::testing::TempDir() + "/rank_1";

@@ -352,6 +352,29 @@ void read_interface(const Variable& variable, Environment& environment) {
   }
 }
 
+void read_links(const Variable& variable, Environment& environment) {
+  const Reader read(variable, "Or unset GPIPE_DEVICE_LINKS: tensors then go by way of the host");
+  const std::optional<std::string> links = read.get("GPIPE_DEVICE_LINKS");
+  if (!links || links->empty()) return;
+  environment.device_links = *links;
+  environment.sources["device_links"] = "GPIPE_DEVICE_LINKS";
+  if (*links == "host" || environment.size == 1) return;
+  const auto blocking = read.get("CUDA_LAUNCH_BLOCKING");
+  if (blocking && !blocking->empty() && *blocking != "0") {
+    read.refuse(read.shown("CUDA_LAUNCH_BLOCKING") + " with " + read.shown("GPIPE_DEVICE_LINKS") +
+                " would wait forever: a process would wait for each kernel that it launches, and "
+                "one that sends ends only when the other process receives, which it is told to do "
+                "after the launch. Unset CUDA_LAUNCH_BLOCKING");
+  }
+  if (read.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1") {
+    read.refuse(read.shown("CUDA_DEVICE_MAX_CONNECTIONS") + " with " +
+                read.shown("GPIPE_DEVICE_LINKS") +
+                " could wait forever: all streams of a GPU would share one queue, so a stage would "
+                "wait behind a message that another process receives only after that stage. Set "
+                "CUDA_DEVICE_MAX_CONNECTIONS=32");
+  }
+}
+
 // Whether Slurm's own PMI has set MPICH's variables: it does so under srun, and says less in them.
 // With mpiexec inside a Slurm job, srun has started one helper for each machine.
 bool is_slurms_pmi(const Variable& variable) {
@@ -498,10 +521,7 @@ Environment read_environment(const Variable& variable) {
     check_other_names(variable, environment);
   }
   read_interface(variable, environment);
-  if (const auto links = variable("GPIPE_DEVICE_LINKS"); links && !links->empty()) {
-    environment.device_links = *links;
-    environment.sources["device_links"] = "GPIPE_DEVICE_LINKS";
-  }
+  read_links(variable, environment);
   return environment;
 }
 

@@ -302,6 +302,33 @@ TEST(Environment, MoreThreadsThanQuotasGiveAreTold) {
               HasSubstr("set OMP_NUM_THREADS=1 "));
 }
 
+TEST(Environment, LinksNeedStreamsThatDoNotWaitForEachOther) {
+  const Map links = with(kTorchrun, {{"GPIPE_DEVICE_LINKS", "nccl"}});
+  const auto refused = [](const Map& variables) -> std::string {
+    try {
+      read_environment(variables);
+      return "";
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(read_environment(links).device_links, "nccl");
+  EXPECT_THAT(refused(with(links, {{"CUDA_LAUNCH_BLOCKING", "1"}})),
+              AllOf(HasSubstr("CUDA_LAUNCH_BLOCKING='1' with GPIPE_DEVICE_LINKS='nccl'"),
+                    HasSubstr("receives"), HasSubstr("Unset CUDA_LAUNCH_BLOCKING"),
+                    HasSubstr("by way of the host")));
+  EXPECT_THAT(refused(with(links, {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}})),
+              AllOf(HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS='1' with GPIPE_DEVICE_LINKS='nccl'"),
+                    HasSubstr("share one queue"), HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS=32")));
+  const Map harmless = {{"CUDA_LAUNCH_BLOCKING", "0"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "8"}};
+  EXPECT_EQ(refused(with(links, harmless)), "");
+  // By way of the host, and for one process, no stream waits for another process.
+  const Map harmful = {{"CUDA_LAUNCH_BLOCKING", "1"}, {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
+  EXPECT_EQ(refused(with(kTorchrun, harmful)), "");
+  EXPECT_EQ(refused(with(with(links, harmful), {{"GPIPE_DEVICE_LINKS", "host"}})), "");
+  EXPECT_EQ(refused(with(Map{{"GPIPE_DEVICE_LINKS", "nccl"}}, harmful)), "");
+}
+
 TEST(Environment, ItsTextIsOneLine) {
   EXPECT_THAT(
       to_text(read_environment(with(kTorchrun, {{"TORCHELASTIC_ERROR_FILE", "/tmp/a\nb"}}))),

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <iterator>
 #include <stdexcept>
 #include <utility>
@@ -198,7 +199,15 @@ void DeviceLinks::watch() {
   if (!is_aborted_) return;
   lock.unlock();
   // From here on begin() adds no lines.
-  for (auto& [key, line] : lines_) line.link->abort();
+  //
+  // An abort waits for its link's stream, which may wait for another link: a send for the stage's
+  // stream, and that for a receive. So each has a thread, unless the system has no more threads.
+  std::vector<std::future<void>> aborts;
+  for (auto& [key, line] : lines_) {
+    aborts.push_back(std::async(std::launch::async | std::launch::deferred,
+                                [link = line.link.get()] { link->abort(); }));
+  }
+  for (std::future<void>& abort : aborts) abort.wait();
 }
 
 void DeviceLinks::check_links() {

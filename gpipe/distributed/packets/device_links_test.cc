@@ -137,6 +137,8 @@ TEST_F(DeviceLinksTest, TellsOnceThatALinkBroke) {
   std::this_thread::sleep_for(milliseconds(300));
   EXPECT_EQ(errors_, 2);
   EXPECT_THROW(sender_->send(kEdge, {bytes_on(device(0), 1, 0)}), std::runtime_error);
+  sender_->abort();
+  receiver_->abort();
 }
 
 TEST_F(DeviceLinksTest, AnEdgeThatIsNotConnected) {
@@ -283,62 +285,121 @@ TEST(LinkKinds, AreKnownByName) {
   }
 }
 
-// A link like NCCL's: a thread that uses it holds its lock as long as its operation is in progress.
-class LockedLink final : public DeviceLink {
+// Links of sockets. One of them is like a link of NCCL's whose operation is in progress: the thread
+// that receives holds its lock until the link is aborted.
+class OneIsInProgress final : public LinkKind {
  public:
-  bool is_connected() override { return true; }
-  void send(const std::vector<at::Tensor>& /*messages*/, const c10::Stream& /*stream*/) override {
-    enqueue();
-  }
-  void receive(const std::vector<at::Tensor>& /*messages*/,
-               const c10::Stream& /*stream*/) override {
-    enqueue();
-  }
-  void check() override { const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); }
-  void abort() noexcept override {
-    is_aborted_ = true;
-    const std::lock_guard<std::mutex> lock(mutex_);
-  }
-
-  static inline std::atomic<bool> is_in_progress{false};
-
- private:
-  void enqueue() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_in_progress = true;
-    until([&] { return is_aborted_.load(); });
-    is_in_progress = false;
-    throw std::runtime_error("it was aborted");
-  }
-
-  std::atomic<bool> is_aborted_{false};
-  std::mutex mutex_;
-};
-
-class LockedLinks final : public LinkKind {
- public:
-  std::string name() const override { return "locked"; }
-  c10::DeviceType device_type() const override { return device(0).type(); }
+  explicit OneIsInProgress(int64_t number) : number_(number) {}
+  std::string name() const override { return "one in progress"; }
+  c10::DeviceType device_type() const override { return socket_links().device_type(); }
   void check_available() const override {}
   std::string identity(c10::Device where) const override { return where.str(); }
-  std::string new_id() const override { return "id"; }
-  std::unique_ptr<DeviceLink> connect(const std::string& /*id*/, DeviceLink::End /*end*/,
-                                      c10::Device /*device*/) const override {
-    return std::make_unique<LockedLink>();
+  std::string new_id() const override { return socket_links().new_id(); }
+  std::unique_ptr<DeviceLink> connect(const std::string& id, DeviceLink::End end,
+                                      c10::Device where) const override {
+    auto link = socket_links().connect(id, end, where);
+    if (count_++ != number_) return link;
+    return std::make_unique<Link>(std::move(link), is_in_progress_);
   }
+  bool is_in_progress() const { return is_in_progress_; }
+
+ private:
+  class Link final : public DeviceLink {
+   public:
+    Link(std::unique_ptr<DeviceLink> link, std::atomic<bool>& is_in_progress)
+        : link_(std::move(link)), is_in_progress_(is_in_progress) {}
+    bool is_connected() override { return link_->is_connected(); }
+    void send(const std::vector<at::Tensor>& /*messages*/, const c10::Stream&) override { wait(); }
+    void receive(const std::vector<at::Tensor>& /*messages*/, const c10::Stream&) override {
+      wait();
+    }
+    void check() override { const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock); }
+    void abort() noexcept override {
+      is_aborted_ = true;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      link_->abort();
+    }
+
+   private:
+    void wait() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_in_progress_ = true;
+      until([&] { return is_aborted_.load(); });
+      is_in_progress_ = false;
+      throw std::runtime_error("it was aborted");
+    }
+
+    const std::unique_ptr<DeviceLink> link_;
+    std::atomic<bool>& is_in_progress_;
+    std::atomic<bool> is_aborted_{false};
+    std::mutex mutex_;
+  };
+
+  const int64_t number_;
+  mutable int64_t count_ = 0;
+  mutable std::atomic<bool> is_in_progress_{false};
 };
 
 TEST(DeviceLinks, AreAbortedWhileASendIsInProgress) {
-  const LockedLinks kind;
+  const OneIsInProgress kind(0);
   DeviceLinks links(kind, device(0), [](const std::string&) {});
-  links.begin(kEdge, DeviceLink::End::kSends, "id");
+  links.begin(kEdge, DeviceLink::End::kSends, kind.new_id());
   const at::Tensor bytes = bytes_on(device(0), 4, 1);
   std::thread sender([&] { links.send(kEdge, {bytes}); });
-  until([] { return LockedLink::is_in_progress.load(); });
+  until([&] { return kind.is_in_progress(); });
   std::this_thread::sleep_for(milliseconds(250));  // the watcher checks ten times a second
   links.abort();
   sender.join();
-  EXPECT_FALSE(LockedLink::is_in_progress);
+  EXPECT_FALSE(kind.is_in_progress());
+}
+
+// Each send waits for the stage's stream, and that stream for all receives, whose other ends never
+// come. The stage's next message is in progress. So no link ends before all have been told to.
+TEST(DeviceLinks, AreAbortedWhereTheyWaitForEachOther) {
+  constexpr int32_t kLanes = 4;
+  const auto out = [](int32_t lane) { return Edge{0, 1, lane}; };
+  const auto in = [](int32_t lane) { return Edge{1, 0, lane}; };
+  const OneIsInProgress kind(2 * kLanes - 1);  // the last one: it receives
+  auto here = std::make_unique<DeviceLinks>(kind, device(0), [](const std::string&) {});
+  auto there = std::make_unique<DeviceLinks>(socket_links(), device(1), [](const std::string&) {});
+  for (int32_t lane = 0; lane < kLanes; ++lane) {
+    const std::string there_id = kind.new_id();
+    here->begin(out(lane), DeviceLink::End::kSends, there_id);
+    there->begin(out(lane), DeviceLink::End::kReceives, there_id);
+    const std::string here_id = kind.new_id();
+    here->begin(in(lane), DeviceLink::End::kReceives, here_id);
+    there->begin(in(lane), DeviceLink::End::kSends, here_id);
+  }
+  until([&] {
+    const bool one = here->are_connected();
+    return there->are_connected() && one;
+  });
+  const auto receive = [&](int32_t lane) {
+    const internal::StreamScope scope(here->receiving_stream(in(lane)));
+    here->receive(in(lane), {bytes_on(device(0), 100, 0)});
+  };
+  for (int32_t lane = 0; lane < kLanes - 1; ++lane) receive(lane);
+  here->let_follow(internal::current_stream(device(0)));
+  for (int32_t lane = 0; lane < kLanes; ++lane) {
+    here->send(out(lane), {bytes_on(device(0), 100, 1)});
+  }
+  std::thread receiver([&] { receive(kLanes - 1); });
+  until([&] { return kind.is_in_progress(); });
+
+  std::atomic<bool> is_over{false};
+  std::thread ends([&] {
+    here->abort();
+    here.reset();  // waits for the aborts
+    is_over = true;
+  });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  until([&] { return is_over || std::chrono::steady_clock::now() > limit; });
+  ASSERT_TRUE(is_over) << "an abort waits for a link that is not aborted";
+  ends.join();
+  receiver.join();
+  EXPECT_FALSE(kind.is_in_progress());
+  (void)on_host(bytes_on(device(0), 1, 0));
+  there->abort();
 }
 
 }  // namespace

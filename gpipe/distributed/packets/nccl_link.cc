@@ -120,17 +120,12 @@ class NcclLink final : public DeviceLink {
 
   ~NcclLink() override {
     if (comm_ == nullptr) return;
-    // The other end may still read from the link's own memory at this end.
-    const auto limit = std::chrono::steady_clock::now() + kEndLimit;
-    ncclResult_t state = nccl_.finalize(comm_);
-    while (state == ncclInProgress && std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (nccl_.get_async_error(comm_, &state) != ncclSuccess) break;
-    }
-    if (state == ncclSuccess) {
-      nccl_.destroy(comm_);
-    } else {
-      nccl_.abort(comm_);
+    try {
+      // NCCL makes the thread's former device current again, and that would make a context on GPU 0
+      // for a thread that has used no GPU.
+      const c10::DeviceGuard guard(device_);
+      end();
+    } catch (const std::exception&) {  // the device is broken
     }
   }
 
@@ -177,6 +172,21 @@ class NcclLink final : public DeviceLink {
     at::Tensor byte;
     c10::Stream stream;
   };
+
+  void end() {
+    // The other end may still read from the link's own memory at this end.
+    const auto limit = std::chrono::steady_clock::now() + kEndLimit;
+    ncclResult_t state = nccl_.finalize(comm_);
+    while (state == ncclInProgress && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (nccl_.get_async_error(comm_, &state) != ncclSuccess) break;
+    }
+    if (state == ncclSuccess) {
+      nccl_.destroy(comm_);
+    } else {
+      nccl_.abort(comm_);
+    }
+  }
 
   // Does not wait.
   First first_message() {

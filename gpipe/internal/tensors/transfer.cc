@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -22,10 +23,31 @@ namespace {
 
 using c10::impl::VirtualGuardImpl;
 
+// c10::Event makes its device current, and then the thread's former device again: under LibTorch
+// 2.11 in each call, later where an event is destroyed. On a thread that has used no device that is
+// GPU 0, which then gets a context of half a gigabyte for nothing. So the event's device is made
+// current first, by a guard, which restores the former one without a context.
+void destroy(std::unique_ptr<c10::Event> event, c10::Device device) noexcept {
+  try {
+    const c10::DeviceGuard guard(device);
+    event.reset();
+  } catch (const std::exception&) {  // the device is broken
+  }
+}
+
 std::shared_ptr<c10::Event> recorded(const c10::Stream& stream) {
-  auto event = std::make_shared<c10::Event>(stream.device_type());
+  const c10::DeviceGuard guard(stream.device());
+  std::shared_ptr<c10::Event> event(new c10::Event(stream.device_type()),
+                                    [device = stream.device()](c10::Event* owned) {
+                                      destroy(std::unique_ptr<c10::Event>(owned), device);
+                                    });
   event->record(stream);
   return event;
+}
+
+void wait_for(const c10::Event& event, const c10::Stream& stream) {
+  const c10::DeviceGuard guard(stream.device());
+  event.block(stream);
 }
 
 // A copy of a view with gaps between its elements keeps the gaps if that takes at most this many
@@ -276,7 +298,7 @@ StreamScope::~StreamScope() {
 }
 
 void follow(const c10::Stream& later, const c10::Stream& earlier) {
-  if (later != earlier) recorded(earlier)->block(later);
+  if (later != earlier) wait_for(*recorded(earlier), later);
 }
 
 void use_on(const at::Tensor& tensor, const c10::Stream& stream) {
@@ -449,7 +471,7 @@ void arrive(Packet& packet, c10::Device device) {
     return;
   }
   const c10::Stream stream = current_stream(device);
-  for (const auto& event : packet.ready) event->block(stream);
+  for (const auto& event : packet.ready) wait_for(*event, stream);
   packet.ready.clear();
   for (const Item& item : packet.items) use_on(item.tensor, stream);
 }

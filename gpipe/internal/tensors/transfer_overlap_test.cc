@@ -108,6 +108,22 @@ TEST_F(TransferOverlap, AScopeThatEndsMakesNoDeviceCurrentThatNobodyAskedFor) {
   EXPECT_TRUE(testing::fake::was_made_current(1));
 }
 
+TEST_F(TransferOverlap, EventsMakeNoDeviceCurrentThatNobodyAskedFor) {
+  ASSERT_FALSE(testing::fake::was_made_current(3));
+  std::thread([] {
+    const c10::impl::VirtualGuardImpl impl(device().type());
+    impl.uncheckedSetDevice(device(3));  // as a new thread is on device 0
+    Transfers transfers;
+    Packet packet = packet_of({torch::ones({8}, device(0))});
+    transfers.depart(packet, device(1));
+    arrive(packet, device(1));
+    transfers.let_follow(current_stream(device(0)));
+    packet = Packet();  // destroys the events
+    EXPECT_EQ(impl.getDevice(), device(3));
+  }).join();
+  EXPECT_FALSE(testing::fake::was_made_current(3));
+}
+
 TEST_F(TransferOverlap, WithoutStreamsOfTheirOwnCopiesAreWhereOneComputes) {
   Transfers transfers(/*own_streams=*/false);
   const StreamId copying = stream_of_copies(transfers, device(0), device(1));

@@ -114,6 +114,12 @@ class PinnedMemory final : public c10::Allocator {
 DeviceMemory device_memory;
 PinnedMemory pinned_memory;
 
+// Calls of events make their device current, and then the former one again, as c10's for CUDA do.
+void make_current_and_back(c10::Device here) {
+  made_current[index_of(here)] = true;
+  made_current[current_device] = true;
+}
+
 class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
  public:
   static constexpr c10::DeviceType static_type = c10::kPrivateUse1;
@@ -172,10 +178,13 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/,
               const c10::EventFlag /*flag*/) const override {
     if (*event == nullptr) *event = new Event;  // destroyEvent() deletes it
+    make_current_and_back(stream.device());
     *static_cast<Event*>(*event) = runtime().record(id_of(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) runtime().wait(id_of(stream), *static_cast<Event*>(event));
+    if (event == nullptr) return;
+    make_current_and_back(stream.device());
+    runtime().wait(id_of(stream), *static_cast<Event*>(event));
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || runtime().query(*static_cast<Event*>(event));
@@ -183,7 +192,9 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) runtime().synchronize(*static_cast<Event*>(event));
   }
-  void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+  void destroyEvent(void* event, const c10::DeviceIndex index) const noexcept override {
+    if (event == nullptr) return;
+    make_current_and_back(device(index));
     delete static_cast<Event*>(event);
   }
 

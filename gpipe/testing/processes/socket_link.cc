@@ -1,17 +1,21 @@
 #include "gpipe/testing/processes/socket_link.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +27,10 @@ namespace {
 namespace fake = testing::fake;
 
 std::atomic<int64_t> times_sent{0};
+
+// What the receiver answers to a message.
+constexpr char kOtherSize = 0;
+constexpr char kWell = 1;
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error("sockets: " + what + ": " + std::strerror(errno));
@@ -37,32 +45,36 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
 
   int socket() const { return socket_; }
-  // Called in kernels. If it returns false, the link has ended, and the kernel must stop.
+  // Called in kernels. If it returns false, the link was aborted, and the kernel must stop.
   bool write(const void* from, size_t bytes) { return move(from, bytes, /*writes=*/true); }
   bool read(void* to, size_t bytes) { return move(to, bytes, /*writes=*/false); }
-  void abort() {
-    is_aborted_ = true;
-    shutdown(socket_, SHUT_RDWR);
+  // Called in a kernel that cannot go on. The kernel still runs until the link is aborted.
+  bool break_it() {
+    is_broken_ = true;
+    while (!is_aborted_) std::this_thread::sleep_for(kPause);
+    return false;
   }
-  bool is_aborted() const { return is_aborted_; }
-  void break_it() { is_broken_ = true; }
+  void abort() { is_aborted_ = true; }
   void check() const {
     if (is_aborted_) throw std::runtime_error("sockets: the link was aborted");
-    if (is_broken_)
-      throw std::runtime_error(
-          "sockets: the other end has gone, or sends a message of another size");
+    if (is_broken_) {
+      throw std::runtime_error("sockets: the other end sends a message of another size");
+    }
   }
 
  private:
+  static constexpr std::chrono::milliseconds kPause{1};
+
   bool move(const void* memory, size_t bytes, bool writes) {
     char* at = static_cast<char*>(const_cast<void*>(memory));
-    while (bytes > 0 && !is_aborted_ && !is_broken_) {
-      const ssize_t moved =
-          writes ? ::send(socket_, at, bytes, MSG_NOSIGNAL) : ::recv(socket_, at, bytes, 0);
-      if (moved < 0 && errno == EINTR) continue;
-      if (moved <= 0) {
-        is_broken_ = true;
-        break;
+    while (bytes > 0 && !is_aborted_) {
+      pollfd polled{socket_, static_cast<short>(writes ? POLLOUT : POLLIN), 0};
+      if (poll(&polled, 1, kPause.count()) <= 0) continue;
+      const ssize_t moved = writes ? ::send(socket_, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                   : ::recv(socket_, at, bytes, MSG_DONTWAIT);
+      if (moved <= 0) {  // the other process has ended, which NCCL's kernels do not notice
+        std::this_thread::sleep_for(kPause);
+        continue;
       }
       at += moved;
       bytes -= static_cast<size_t>(moved);
@@ -133,7 +145,10 @@ class SocketLink final : public DeviceLink {
     launch("link sends", messages, stream, /*write=*/false, [](Wire& wire, void* bytes, size_t n) {
       const uint64_t size = n;
       char answer = 0;
-      return wire.write(&size, sizeof size) && wire.write(bytes, n) && wire.read(&answer, 1);
+      if (!wire.write(&size, sizeof size) || !wire.write(bytes, n) || !wire.read(&answer, 1)) {
+        return false;
+      }
+      return answer == kWell || wire.break_it();
     });
   }
   void receive(const std::vector<at::Tensor>& messages, const c10::Stream& stream) override {
@@ -141,23 +156,24 @@ class SocketLink final : public DeviceLink {
     launch("link receives", messages, stream, /*write=*/true,
            [](Wire& wire, void* bytes, size_t n) {
              uint64_t size = 0;
-             const char answer = 1;
              if (!wire.read(&size, sizeof size)) return false;
-             if (size != n) {
-               wire.break_it();
-               wire.abort();
-               return false;
-             }
-             return wire.read(bytes, n) && wire.write(&answer, 1);
+             if (size != n) return wire.write(&kOtherSize, 1) && wire.break_it();
+             return wire.read(bytes, n) && wire.write(&kWell, 1);
            });
   }
 
   void check() override {
     if (const auto wire = std::atomic_load(&wire_)) wire->check();
   }
+  // Like ncclCommAbort(), it waits for the kernels of the link, and so for all that is before them
+  // on their stream.
   void abort() noexcept override {
     is_aborted_ = true;
     if (const auto wire = std::atomic_load(&wire_)) wire->abort();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    while (!fake::runtime().is_over(last_)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
  private:
@@ -173,6 +189,7 @@ class SocketLink final : public DeviceLink {
       accesses.push_back({fake::Footprint(bytes, size), write});
       pieces.emplace_back(bytes, size);
     }
+    const std::lock_guard<std::mutex> lock(mutex_);
     fake::runtime().launch(fake::id_of(stream), {name,
                                                  fake::Task::Kind::kCopy,
                                                  std::move(accesses),
@@ -182,6 +199,7 @@ class SocketLink final : public DeviceLink {
                                                    }
                                                  },
                                                  {}});
+    last_ = fake::runtime().record(fake::id_of(stream));
   }
 
   const End end_;
@@ -190,6 +208,8 @@ class SocketLink final : public DeviceLink {
   socklen_t address_size_ = 0;
   std::atomic<bool> is_aborted_{false};
   std::shared_ptr<Wire> wire_;
+  std::mutex mutex_;  // held while a kernel is launched, as by NCCL's links
+  fake::Event last_;  // after the last kernel
 };
 
 class SocketLinks final : public LinkKind {

@@ -13,7 +13,11 @@ namespace gpipe::distributed {
 // begun. So a stream waits, and no thread of the program does. The bytes go through a local socket,
 // and the race detector sees the accesses. The name for GPIPE_DEVICE_LINKS is "sockets".
 //
-// If sizes or numbers of messages differ at the two ends, the link breaks.
+// Failures are like NCCL's, too. Only an abort at its own end ends a kernel whose other end never
+// comes, not the end of the other process. An abort sets a flag for the kernels first. Then it
+// waits for a thread that launches one, and for what was launched, which may wait for other links.
+//
+// If sizes of messages differ at the two ends, the link breaks.
 const LinkKind& socket_links();
 
 // How often this process has sent by such links, for tests that must not pass if tensors went

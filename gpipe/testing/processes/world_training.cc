@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -13,6 +15,7 @@
 #include "gpipe/gpipe.h"
 #include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/device.h"
+#include "gpipe/testing/fake_accelerator/backend.h"
 #include "gpipe/testing/processes/socket_link.h"
 
 namespace gpipe::distributed {
@@ -20,6 +23,7 @@ namespace {
 
 using testing::device;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using testing::SampleModel;
 
 constexpr int64_t kRows = 7;
@@ -79,7 +83,29 @@ void expect_one_processs_bits(const SampleModel& sample, const Spread& spread) {
       });
   const std::vector<std::string> alone = ranks.lines();
   EXPECT_THAT(alone, Each(alone.front()));
+  EXPECT_THAT(alone.front(), HasSubstr("0x")) << "not a result";
   EXPECT_THAT(ranks.lines(), Each(alone.front())) << sample.name << ", " << spread.schedule;
+  ranks.expect_ends();
+}
+
+void expect_only_own_devices_are_made_current(const std::string& links) {
+  WorldRanks ranks = ranks_with(links, 2, [](const World& world, const WorldRanks::Say& say) {
+    const c10::Device here = device(world.rank() + 1);
+    GPipe pipe(torch::nn::Sequential(torch::nn::Linear(5, 5), torch::nn::Linear(5, 5)),
+               GPipeOptions({1, 1}).chunks(4).devices({here}).world(world));
+    const torch::Tensor rows = testing::copy_on(here, torch::ones({8, 5}));
+    const LossFn loss = [](const Tensors& outputs, const Tensors& targets) {
+      return torch::mse_loss(outputs[0], targets[0]);
+    };
+    say(outcome([&] { return bits(pipe->step({rows}, {rows}, loss).loss); }));
+    std::string current;
+    for (int k = 0; k < testing::fake::kDevices; ++k) {
+      if (testing::fake::was_made_current(k)) current += testing::fake::device(k).str() + " ";
+    }
+    say(current);
+  });
+  EXPECT_THAT(ranks.lines(), Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks.lines(), ::testing::ElementsAre(device(1).str() + " ", device(2).str() + " "));
   ranks.expect_ends();
 }
 

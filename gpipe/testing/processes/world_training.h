@@ -25,6 +25,10 @@ struct Spread {
 // went by the requested links.
 void expect_one_processs_bits(const testing::SampleModel& sample, const Spread& spread);
 
+// Trains one step in two processes on devices 1 and 2. Expects that each makes only its own device
+// current, because on CUDA a device that is made current gets a context.
+void expect_only_own_devices_are_made_current(const std::string& links);
+
 // Starts ranks with GPIPE_DEVICE_LINKS=`links`. From now on this process has that value, too.
 WorldRanks ranks_with(const std::string& links, int64_t size, const WorldRanks::Main& main);
 

@@ -58,6 +58,10 @@ TEST(WorldDevices, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
+TEST(WorldDevices, EachProcessUsesItsDeviceOnly) {
+  expect_only_own_devices_are_made_current("host");
+}
+
 // A layer that computes tanh(x times a weight). The first of these layers has registered the
 // weight.
 struct TiedImpl : nn::Module, TiedLayer {
@@ -131,6 +135,7 @@ TEST(WorldDevices, ReplicasAndTheirShardedOptimizer) {
     say(run(world.grid(2, 1), GPipeOptions({4}), device(world.rank() + 1)));
   });
   const std::vector<std::string> alone = ranks.lines();
+  EXPECT_THAT(alone, Each(HasSubstr("0x"))) << "not a result";
   EXPECT_THAT(ranks.lines(), Each(alone.front()));
   ranks.expect_ends();
 }

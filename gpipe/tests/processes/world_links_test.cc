@@ -70,6 +70,10 @@ TEST(WorldLinks, SeveralStagesInAProcess) {
   EXPECT_GE(count, 2);
 }
 
+TEST(WorldLinks, EachProcessUsesItsDeviceOnly) {
+  expect_only_own_devices_are_made_current("sockets");
+}
+
 // Each replica has links of its own; gradients of replicas are added up through the host.
 TEST(WorldLinks, Replicas) {
   for (const SampleModel& sample : testing::sample_models()) {
@@ -284,6 +288,51 @@ TEST(WorldLinks, AKilledProcess) {
   EXPECT_THAT(ranks->next(0), AllOf(HasSubstr("failure: rank 1"), HasSubstr("killed")));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
   EXPECT_TRUE(ranks->ends(0));
+}
+
+// The devices are behind their processes, so rank 0 has launched sends that wait for its stage, and
+// the stage waits for gradients that never come. All of that ends, in whichever order links are
+// aborted.
+void expect_survivors_go_on(const std::function<void()>& fail, bool dies) {
+  auto ranks = ranks_with("sockets", 2, [&](const World& world, const Say& say) {
+    const c10::Device here = device(world.rank());
+    bool fails = false;
+    int64_t forwards = 0;
+    std::shared_ptr<void> busy;
+    GPipe pipe(layers([&](int64_t k) {
+                 if (k != 2 || !fails || ++forwards < 2) return;  // the second micro-batch
+                 std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                 fail();
+               }),
+               GPipeOptions({4, 4}).chunks(4).devices({here}).world(world));
+    const auto step = [&] {
+      const torch::Tensor rows = testing::copy_on(here, torch::linspace(-1, 1, 40).view({8, 5}));
+      if (fails && world.rank() == 1) busy = testing::hold_stream(here);
+      say(outcome([&] { return bits(pipe->step({rows}, {rows}, kSquares).loss); }));
+    };
+    step();
+    fails = true;
+    step();
+    busy.reset();
+    fails = false;
+    if (!dies) step();
+  });
+  const std::vector<std::string> before = ranks.lines();
+  EXPECT_THAT(before, Each(HasSubstr("0x")));
+  EXPECT_THAT(ranks->next(0), HasSubstr("failure: rank 1"));
+  if (!dies) {
+    EXPECT_THAT(ranks->next(1), HasSubstr("a layer's own"));
+    EXPECT_THAT(ranks.lines(), Each(before.front()));
+  }
+  EXPECT_TRUE(ranks->ends(0));
+}
+
+TEST(WorldLinks, AKilledProcessBehindWaitingSends) {
+  expect_survivors_go_on([] { std::raise(SIGKILL); }, /*dies=*/true);
+}
+
+TEST(WorldLinks, AnExceptionBehindWaitingSends) {
+  expect_survivors_go_on([] { throw std::runtime_error("a layer's own"); }, /*dies=*/false);
 }
 
 // Links of sockets whose functions first call a test's hooks.

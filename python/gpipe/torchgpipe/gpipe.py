@@ -70,22 +70,14 @@ class GPipe(Pipelined):
         deferred_batch_norm: bool = False,
     ) -> None:
         super().__init__()
-        chunks = int(chunks)
-        checkpoint = str(checkpoint)
         if balance is None:
             raise ValueError("balance is required" + _HOW_TO_BALANCE)
-        if chunks <= 0:
-            raise ValueError(f"number of chunks must be positive integer, not {chunks}")
-        if checkpoint not in CHECKPOINTS:
-            raise ValueError(
-                f"checkpoint is not one of 'always', 'except_last', or 'never': '{checkpoint}'"
-            )
-        verify_module(module)
-        verify_skippables(module)
         self.chunks = chunks
         self.checkpoint = checkpoint
+        verify_module(module)
+        verify_skippables(module)
         if deferred_batch_norm:
-            module = DeferredBatchNorm.convert_deferred_batch_norm(module, chunks)
+            module = DeferredBatchNorm.convert_deferred_batch_norm(module, self.chunks)
         self._balance = list(balance)
         if len(module) != sum(self._balance):
             raise BalanceError(
@@ -100,7 +92,6 @@ class GPipe(Pipelined):
         self._devices = devices_for(
             len(self._balance), None if devices is None else list(devices)
         )
-        self._checkpoints = [checkpoint]
         # DeferredBatchNorm keeps the statistics, so the pipeline's own option stays off.
         self._options = {}
         layers = iter(module.named_children())
@@ -112,8 +103,35 @@ class GPipe(Pipelined):
         self._make()
 
     @property
-    def _chunks(self) -> int:
-        return self.chunks
+    def chunks(self) -> int:
+        """Into how many micro-batches a mini-batch is cut. May be set; counts from the next call."""
+        return self._chunks
+
+    @chunks.setter
+    def chunks(self, chunks: int) -> None:
+        chunks = int(chunks)
+        if chunks <= 0:
+            raise ValueError(f"number of chunks must be positive integer, not {chunks}")
+        self._chunks = chunks
+        for module in self.modules():
+            if isinstance(module, DeferredBatchNorm):
+                module.chunks = chunks
+        self._make_again()
+
+    @property
+    def checkpoint(self) -> str:
+        """Either "always", "except_last" or "never". May be set; counts from the next call."""
+        return self._checkpoints[0]
+
+    @checkpoint.setter
+    def checkpoint(self, checkpoint: str) -> None:
+        checkpoint = str(checkpoint)
+        if checkpoint not in CHECKPOINTS:
+            raise ValueError(
+                f"checkpoint is not one of 'always', 'except_last', or 'never': '{checkpoint}'"
+            )
+        self._checkpoints = [checkpoint]
+        self._make_again()
 
     def _named_layers(self) -> list[tuple[str, nn.Module]]:
         # Read without nn.Module's attribute look-up, since every call does this.

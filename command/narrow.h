@@ -1,0 +1,20 @@
+// narrow: puts the wide lines of a message into lines for a terminal.
+#ifndef GPIPE_COMMAND_NARROW_H_
+#define GPIPE_COMMAND_NARROW_H_
+
+#include <cstddef>
+#include <string>
+
+namespace gpipe::command {
+
+// Breaks each line that is wider than `columns` between words, and indents its rest by two columns
+// more than the line. Other lines stay as they are. Does not end with a newline.
+std::string narrow(const std::string& text, std::size_t columns);
+
+// narrow() for a message on a terminal that this file descriptor is, to at most 80 columns. Any
+// other file gets the text as it is, so that a message in a log is one line that can be searched.
+std::string narrow_on_terminal(const std::string& text, int file_descriptor);
+
+}  // namespace gpipe::command
+
+#endif  // GPIPE_COMMAND_NARROW_H_

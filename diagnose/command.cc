@@ -1,0 +1,202 @@
+// The command //diagnose:command: why training is slow in a pipeline on this machine's CPU.
+
+#include <ATen/Context.h>
+#include <c10/core/Device.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "balance/balance.h"
+#include "balance/commands/command_model.h"
+#include "balance/commands/training_flags.h"
+#include "balance/commands/zoo_model.h"
+#include "balance/costs/profiler.h"
+#include "command/balance_flag.h"
+#include "command/files.h"
+#include "command/flag_values.h"
+#include "command/interrupt.h"
+#include "command/progress.h"
+#include "command/run.h"
+#include "command/wrap.h"
+#include "command/wrong_value.h"
+#include "diagnose/diagnose.h"
+#include "diagnose/diagnosis_text.h"
+#include "gpipe/gpipe.h"
+#include "gpipe/options.h"
+#include "gpipe/pipeline_setup.h"
+
+ABSL_FLAG(std::string, model, "", gpipe::balance::zoo_help());
+ABSL_FLAG(int64_t, batch, 32, "Rows of a mini-batch.");
+ABSL_FLAG(std::optional<int64_t>, partitions, std::nullopt,
+          "How many partitions. Default: as many as --balance has.");
+ABSL_FLAG(std::string, balance, "",
+          "Layers of each partition, such as 20,31. Default: cut by measured times.");
+ABSL_FLAG(int64_t, chunks, 8, "Micro-batches of a mini-batch.");
+ABSL_FLAG(std::string, checkpoint, "except_last",
+          "Which micro-batches recompute their activations: always, except_last, never.");
+ABSL_FLAG(std::string, schedule, "1f1b", gpipe::balance::schedule_help());
+ABSL_FLAG(int64_t, threads, 0, "Threads of a partition. Default: 0, an equal share.");
+ABSL_FLAG(double, seconds, 1, "Seconds of each measurement; there are about ten.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of the data, and of weights that no file has.");
+ABSL_FLAG(std::string, json, "", "Write the diagnosis as JSON to this file too.");
+
+namespace gpipe {
+namespace {
+
+using balance::CommandModel;
+using command::in_range;
+
+constexpr char kUsage[] =
+    "Says why training is slow in a pipeline on this machine's CPU, and what to change:\n"
+    "measures steps of it, the plain model, and the layers. Run nothing else meanwhile.\n\n"
+    "  tools/bazel run //diagnose:command -- --model=unet:2,8 --image_size=64 \\\n"
+    "      --partitions=2\n"
+    "  tools/bazel run //diagnose:command -- --model=hf:FOLDER,128 --batch=8 \\\n"
+    "      --chunks=4 --partitions=2\n\n"
+    "Exit codes: 0; 1 for an error while running; 2 for wrong usage; 130 after Ctrl-C.";
+
+constexpr int64_t kMost = int64_t{1} << 30;
+
+struct Settings {
+  CommandModel model;
+  bool is_of_folder = false;
+  bool has_weights = false;  // whether the folder has any
+  int64_t partitions = 0;
+  std::vector<int64_t> balance;  // empty: to be measured
+  int64_t chunks = 0, threads = 0;
+  Checkpoint checkpoint = Checkpoint::kExceptLast;
+  ScheduleChoice schedule;
+  double seconds = 0;
+  uint64_t seed = 0;
+  std::string json;  // an absolute path
+};
+
+void read_cut(Settings& settings) {
+  const int64_t layers = settings.model.layers();
+  const std::string given = absl::GetFlag(FLAGS_balance);
+  settings.balance = command::parse_balance(given);
+  const auto parts = static_cast<int64_t>(settings.balance.size());
+  settings.partitions =
+      in_range("partitions", absl::GetFlag(FLAGS_partitions), 1, kMost).value_or(parts);
+  if (settings.partitions == 0) {
+    throw std::invalid_argument("give --partitions=NUMBER, or a cut with --balance=20,31");
+  }
+  if (parts > 0 && parts != settings.partitions) {
+    throw command::wrong_value("partitions", settings.partitions,
+                               absl::StrCat("--balance has ", parts));
+  }
+  if (settings.partitions > layers) {
+    throw command::wrong_value("partitions", settings.partitions,
+                               absl::StrFormat("%s has %d layers only%s", settings.model.title(),
+                                               layers, balance::one_layer_hint(layers)));
+  }
+  command::check_balance_sum(settings.balance, layers, given, settings.model.title(),
+                             balance::one_layer_hint(layers));
+}
+
+Settings read_settings() {
+  Settings settings;
+  const std::string name = absl::GetFlag(FLAGS_model);
+  settings.model = balance::given_zoo_model(
+      name, in_range("batch", absl::GetFlag(FLAGS_batch), 1, kMost), /*weights=*/true);
+  settings.is_of_folder = settings.model.name.rfind("hf:", 0) == 0;
+  settings.has_weights = !balance::folder_with_weights(settings.model.name).empty();
+  settings.chunks = in_range("chunks", absl::GetFlag(FLAGS_chunks), 1, kMost);
+  if (settings.chunks > settings.model.rows()) {
+    throw command::wrong_value(
+        "chunks", settings.chunks,
+        absl::StrFormat("a mini-batch of --batch=%d rows cannot be cut into more micro-batches",
+                        settings.model.rows()));
+  }
+  read_cut(settings);
+  settings.checkpoint = balance::parse_checkpoint(absl::GetFlag(FLAGS_checkpoint));
+  settings.schedule = balance::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  (void)settings.schedule.make(settings.partitions, settings.chunks);  // throws if it cannot be
+  settings.threads = in_range("threads", absl::GetFlag(FLAGS_threads), 0, 1024);
+  settings.seconds = command::at_least("seconds", absl::GetFlag(FLAGS_seconds), 1e-3, 1e6);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  settings.json = command::FileFlags().output("json", absl::GetFlag(FLAGS_json));
+  return settings;
+}
+
+// What the weights are.
+std::string weights_text(const Settings& settings) {
+  if (!settings.is_of_folder) return "";
+  if (settings.has_weights) return "Its weights are the folder's.";
+  return std::string(
+             "Its weights are random, as the folder has none: times are those of the real "
+             "ones") +
+         (settings.model.make_worst == nullptr
+              ? "."
+              : ", except that a trained router sends its tokens to other experts.");
+}
+
+int run(const Settings& settings) {
+  const command::InterruptScope interrupt;
+  at::manual_seed(settings.seed);
+  const CommandModel& model = settings.model;
+  std::cerr << absl::StrFormat("measuring %s: %d rows in %d partitions\n", model.title(),
+                               model.rows(), settings.partitions);
+  const torch::nn::Sequential network = model.make();
+  interrupt.check();
+  const Tensors inputs = model.inputs(model.rows(), c10::kCPU);
+  const Tensors targets = model.targets(model.rows(), c10::kCPU);
+  std::optional<command::Progress> progress;
+  const auto show = [&](const std::string& what, int64_t done, int64_t all) {
+    interrupt.check();
+    if (!progress) {
+      progress.emplace(std::cerr, model.title(), all, command::terminal_options(STDERR_FILENO));
+    }
+    progress->update(done, what);
+  };
+  std::vector<int64_t> balance = settings.balance;
+  if (balance.empty()) {
+    balance = balance::balance_by_time(
+        settings.partitions, network, inputs,
+        balance::TimeOptions()
+            .timeout(settings.seconds)
+            .micro_batch_rows((model.rows() + settings.chunks - 1) / settings.chunks)
+            .cpu_threads(settings.threads)
+            .recompute(settings.checkpoint != Checkpoint::kNever)
+            .progress([&](const balance::TimeProgress&) { interrupt.check(); }));
+  }
+  const Placement placement = settings.schedule.placement(settings.partitions);
+  const GPipe pipe(network, GPipeOptions(balance)
+                                .chunks(settings.chunks)
+                                .checkpoint(settings.checkpoint)
+                                .placement(placement)
+                                .cpu_threads_per_stage(settings.threads)
+                                .devices(std::vector<c10::Device>(balance.size(), c10::kCPU)));
+  const Diagnosis diagnosis = diagnose(pipe, inputs, targets, model.loss,
+                                       DiagnoseOptions()
+                                           .step(StepOptions().schedule(settings.schedule.make))
+                                           .seconds(settings.seconds)
+                                           .progress(show)
+                                           .check([&] { interrupt.check(); }));
+  progress.reset();
+  std::cout << command::wrap(
+                   absl::StrCat(model.title(), ", on this machine's CPU. ", weights_text(settings)),
+                   80, 0, 2)
+            << to_text(diagnosis) << std::flush;
+  command::write_result(settings.json, to_json(diagnosis));
+  interrupt.check();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpipe
+
+int main(int argc, char** argv) {
+  return gpipe::command::run_command<gpipe::Settings>(argc, argv, gpipe::kUsage,
+                                                      gpipe::read_settings, gpipe::run);
+}

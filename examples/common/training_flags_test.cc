@@ -1,0 +1,63 @@
+#include "examples/common/training_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_cat.h"
+
+namespace examples {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// The settings that these flags give, beside usual ones.
+TrainingSettings read(const std::vector<std::pair<std::string, std::string>>& flags) {
+  const absl::FlagSaver saver;
+  set_training_defaults({/*learning_rate=*/2e-4, /*weight_decay=*/0.01, /*warm_up=*/20,
+                         /*validate_every=*/50, /*save_every=*/100});
+  for (const auto& [name, value] : flags) {
+    std::string error;
+    if (!absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) {
+      throw std::logic_error(error);
+    }
+  }
+  TrainingSettings settings;
+  read_training_flags(settings);
+  return settings;
+}
+
+TEST(TrainingFlags, ValuesAtTheEdgesAreTakenOrRefusedWithAReason) {
+  EXPECT_EQ(read({{"clip", "0"}}).clip, 0);
+  EXPECT_EQ(read({{"clip", "1e-6"}}).clip, 1e-6);
+  EXPECT_EQ(read({{"steps", "0"}}).steps, 0);
+  EXPECT_EQ(read({{"warm_up", "0"}}).warm_up, 0);
+  EXPECT_EQ(read({{"weight_decay", "4999"}}).weight_decay, 4999);
+  const std::pair<const char*, const char*> refused[] = {
+      {"batch", "0"},           {"batch", "-1"},          {"batch", "1099511627776"},
+      {"steps", "-1"},          {"stop_at", "-1"},        {"stop_at", "501"},
+      {"learning_rate", "0"},   {"learning_rate", "-1"},  {"learning_rate", "nan"},
+      {"learning_rate", "inf"}, {"warm_up", "-1"},        {"weight_decay", "-1"},
+      {"weight_decay", "nan"},  {"weight_decay", "5000"}, {"weight_decay", "1e300"},
+      {"clip", "-1"},           {"clip", "nan"},          {"clip", "inf"},
+      {"clip", "1e-7"},         {"validate_every", "0"},  {"validate_every", "-1"},
+      {"save_every", "-1"},
+  };
+  for (const auto& [name, value] : refused) {
+    const std::vector<std::pair<std::string, std::string>> flags = {{name, value}};
+    EXPECT_THAT([&flags] { (void)read(flags); },
+                ThrowsMessage<std::invalid_argument>(
+                    AllOf(HasSubstr(absl::StrCat("--", name, "=")), HasSubstr("give "))))
+        << name << " " << value;
+  }
+}
+
+}  // namespace
+}  // namespace examples
