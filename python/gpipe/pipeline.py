@@ -166,11 +166,22 @@ class Pipelined(nn.Module):
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> float:
-        """As torch.nn.utils.clip_grad_norm_ of all parameters; returns the norm before."""
+        """Scales the gradients so that their norm, as of one vector, is at most max_norm.
+
+        As torch.nn.utils.clip_grad_norm_ of all parameters, on all devices; those without a
+        gradient count as zero. Returns the norm before, a float.
+
+        Raises ValueError for a max_norm or norm_type that is not valid, and for a norm that is not
+        finite with error_if_nonfinite.
+        """
         return self._current().clip_grad_norm(max_norm, norm_type, error_if_nonfinite)
 
     def parameter_hash(self) -> str:
-        """The bits of all parameters as 16 hexadecimal digits."""
+        """The bits of all parameters as 16 hexadecimal digits.
+
+        Equal for equal parameters, whatever the balance: to compare two runs. Buffers and gradients
+        do not count.
+        """
         return self._current().parameter_hash()
 
     # Each partition has its own device.

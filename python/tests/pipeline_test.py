@@ -296,6 +296,29 @@ def test_the_gil_is_taken_once_per_layer_call():
     assert 4 * 8 <= _gpipe.gil_acquisitions() - before <= 4 * 8 + 20
 
 
+def test_clipping_and_hashing_see_all_parameters():
+    model, input = model_of(), torch.randn(4, 8)
+    pipe = GPipe(model, [1, 3], chunks=2)
+    other = GPipe(copy.deepcopy(model), [2, 2])
+    assert pipe.parameter_hash() == other.parameter_hash()
+    pipe.step(input, input, mse)
+    expected = [parameter.grad.clone().requires_grad_() for parameter in model.parameters()]
+    for gradient in expected:
+        gradient.grad = gradient.detach().clone()
+    norm = torch.nn.utils.clip_grad_norm_(expected, 0.01).item()
+    assert pipe.clip_grad_norm_(0.01) == pytest.approx(norm)
+    for parameter, clipped in zip(model.parameters(), expected):
+        assert torch.allclose(parameter.grad, clipped.grad)
+    assert pipe.parameter_hash() == other.parameter_hash()  # gradients do not count
+    model[3].bias = nn.Parameter(model[3].bias.detach() + 1)
+    assert pipe.parameter_hash() != other.parameter_hash()  # a replaced parameter is seen
+    model[0].weight.grad.fill_(float("inf"))
+    with pytest.raises(ValueError, match="norm of order 2 is inf"):
+        pipe.clip_grad_norm_(1.0, error_if_nonfinite=True)
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        pipe.clip_grad_norm_(-1.0)
+
+
 class Scales(nn.Module):
     """Gives a tensor times 2, or the tensors of a tuple times 3, in the same form."""
 
