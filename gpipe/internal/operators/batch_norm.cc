@@ -249,10 +249,8 @@ RunningStatisticsScope::RunningStatisticsScope(RunningStatistics policy,
 RunningStatisticsScope::~RunningStatisticsScope() {
   current_scope = former_;
   for (const Loan& loan : loans_) {
-    const auto begin = updated_.begin() + static_cast<std::ptrdiff_t>(loan.updates);
-    const bool is_later =
-        std::find(begin, updated_.end(), loan.running.unsafeGetTensorImpl()) != updated_.end();
-    if (!is_later) continue;
+    // A later update may have come through another tensor over the same memory.
+    if (loan.updates == updated_.size()) continue;
     try {
       // Like the update itself, which autograd is not told of.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -291,7 +289,9 @@ bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
 
 void RunningStatisticsScope::lend(c10::IValue& running) {
   const at::Tensor tensor = tensor_of(running);
-  if (!tensor.defined() || (!tracked_.trains(tensor) && !has_updated(tensor))) return;
+  // Norms that no layer has registered are not tracked. After any update, the tensor may be an alias
+  // of what was updated; a copy that was not needed costs little.
+  if (!tensor.defined() || (updated_.empty() && !tracked_.trains(tensor))) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor copy = tensor.detach().clone();
   loans_.push_back({tensor, copy, updated_.size()});

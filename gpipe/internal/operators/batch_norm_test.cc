@@ -255,6 +255,52 @@ TEST(RunningStatisticsScope, ANormInEvaluationSavesWhatItsOwnForwardLeaves) {
   }
 }
 
+// The same where the statistics are given through another tensor over their memory.
+TEST(RunningStatisticsScope, AnAliasInEvaluationIsSavedAsItsOwnForwardLeavesIt) {
+  using Alias = at::Tensor (*)(const at::Tensor&);
+  const Alias aliases[] = {[](const at::Tensor& x) { return x.detach(); },
+                           [](const at::Tensor& x) { return x.slice(0, 0, 1); }};
+  const at::Tensor x = column({1, 2, 4});
+  const at::Tensor weights = column({1, -3, 2});
+  for (size_t kind = 0; kind < std::size(aliases); ++kind) {
+    for (const bool evaluates_first : {false, true}) {
+      for (const bool is_registered : {true, false}) {
+        if (!is_registered && evaluates_first) continue;  // nothing tells that it will be updated
+        const auto gradient_of = [&](Model* model, nn::BatchNorm1d& norm) {
+          const at::Tensor leaf = x.clone().set_requires_grad(true);
+          const auto both = [&](const at::Tensor& input) {
+            at::Tensor sum = at::zeros_like(input);
+            for (const bool evaluates : {evaluates_first, !evaluates_first}) {
+              sum = sum + (evaluates
+                               ? torch::batch_norm(input, {}, {}, aliases[kind](norm->running_mean),
+                                                   aliases[kind](norm->running_var), false, 0.1,
+                                                   1e-5, false)
+                               : norm(input));
+            }
+            return sum;
+          };
+          at::Tensor sum;
+          if (model == nullptr) {
+            sum = both(leaf);
+          } else {
+            sum = model->run(RunningStatistics::kUpdate, 0, 0, 0, both, leaf);
+            model->run(RunningStatistics::kUpdate, 0, 1, 0, norm, x * 5);
+          }
+          (sum * sum * weights).sum().backward();
+          return leaf.grad();
+        };
+        nn::BatchNorm1d plain = batch_norm();
+        nn::BatchNorm1d norm = batch_norm();
+        Model model(1);
+        if (is_registered) model.tracked.add(0, *norm);
+        const at::Tensor expected = gradient_of(nullptr, plain);
+        EXPECT_THAT(gradient_of(&model, norm), testing::EqualsBitwise(expected))
+            << kind << " " << evaluates_first << " " << is_registered;
+      }
+    }
+  }
+}
+
 TEST(RunningStatisticsScope, OtherTensorsAreCountedUpAtOnce) {
   const InterceptionScope interception;
   const TrackedStatistics tracked(1);

@@ -89,7 +89,15 @@ const TrackedStatistics::Counter* TrackedStatistics::counter(const at::Tensor& t
 }
 
 bool TrackedStatistics::trains(const at::Tensor& tensor) const {
-  return training_.contains(tensor.unsafeGetTensorImpl());
+  if (training_.contains(tensor.unsafeGetTensorImpl())) return true;
+  const c10::StorageImpl* const memory = storage_of(tensor);
+  if (training_.empty() || memory == nullptr) return false;
+  const auto is_alias = [&](const at::Tensor& other) {
+    return storage_of(other) == memory && training_.contains(other.unsafeGetTensorImpl());
+  };
+  return std::any_of(modules_.begin(), modules_.end(), [&](const auto& tensors) {
+    return std::any_of(tensors.begin(), tensors.end(), is_alias);
+  });
 }
 
 bool TrackedStatistics::is_shared(const at::Tensor& tensor) const {
