@@ -131,6 +131,12 @@ TEST_F(CommandLineTest, HelpHasUsageAndFlagsIn80Columns) {
   for (std::string line; std::getline(lines, line);) EXPECT_THAT(line, SizeIs(Le(80u)));
 }
 
+TEST_F(CommandLineTest, HelpShowsTheDefaultsThatAProgramHasSet) {
+  absl::SetFlag(&FLAGS_test_epochs, 12);
+  EXPECT_EQ(read({"--test_epochs=5", "--help"}), Request::kNothing);
+  EXPECT_THAT(out_.str(), HasSubstr("--test_epochs  (12)"));
+}
+
 TEST(QuotedForShell, OnlyWhereItIsNeeded) {
   EXPECT_EQ(quoted_for_shell("--devices=cuda:0,cuda:1"), "--devices=cuda:0,cuda:1");
   EXPECT_EQ(quoted_for_shell("--json=my file"), "'--json=my file'");

@@ -29,10 +29,20 @@ std::map<std::string, absl::CommandLineFlag*> own_flags() {
   return flags;
 }
 
-void print_help(std::ostream& out, const std::string& usage) {
+// The values that flags have before the command line is read: their defaults, which a program may
+// have set.
+std::map<std::string, std::string> values_of(
+    const std::map<std::string, absl::CommandLineFlag*>& flags) {
+  std::map<std::string, std::string> values;
+  for (const auto& [name, flag] : flags) values[name] = flag->CurrentValue();
+  return values;
+}
+
+void print_help(std::ostream& out, const std::string& usage,
+                const std::map<std::string, std::string>& defaults) {
   out << wrap_lines(usage, kColumns) << "\nFlags:\n";
   for (const auto& [name, flag] : own_flags()) {
-    const std::string value = flag->DefaultValue();
+    const std::string& value = defaults.at(name);
     out << "  --" << name;
     // If the default value stands for something else, the text says so.
     const bool told = absl::StrContains(flag->Help(), "Default:");
@@ -95,12 +105,13 @@ void set(absl::CommandLineFlag& flag, const std::string& value) {
 Request read_flags(int argc, const char* const* argv, const std::string& usage,
                    const std::string& version, std::ostream& out, const AbsentFlags& absent) {
   const std::map<std::string, absl::CommandLineFlag*> flags = own_flags();
+  const std::map<std::string, std::string> defaults = values_of(flags);
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     std::string name = argument;
     if (!strip_dashes(name)) refuse_word(argument);
     if (name == "help" || name == "h" || name.rfind("help=", 0) == 0) {
-      print_help(out, usage);
+      print_help(out, usage, defaults);
       return Request::kNothing;
     }
     if (name == "version" || name == "v") {

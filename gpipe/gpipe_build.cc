@@ -48,6 +48,9 @@ bool has_meta(const torch::nn::Module& layer) {
          std::any_of(buffers.begin(), buffers.end(), is_meta);
 }
 
+// Whether this process has made a pipeline with a world. Then one without is meant to be alone.
+std::atomic<bool> one_has_a_world{false};
+
 }  // namespace
 
 GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
@@ -65,7 +68,8 @@ GPipeImpl::GPipeImpl(torch::nn::Sequential module, GPipeOptions options)
   const internal::WorkScope work;
   if (processes() != nullptr) {
     internal::check_not_inside();
-  } else if (internal::first_alone_while_connected()) {
+    one_has_a_world = true;
+  } else if (!one_has_a_world && internal::first_alone_while_connected()) {
     internal::log_warning(
         "a pipeline was made without GPipeOptions::world, while this process is connected to "
         "others (World::from_environment): each process that makes such a one trains a whole model "

@@ -48,6 +48,13 @@ constexpr Pair kTypes[] = {
     {"BOOL", at::kBool},
 };
 
+// Whether the length of a header is eight printable characters.
+bool is_text(const unsigned char* length) {
+  return std::all_of(length, length + kLengthBytes, [](unsigned char c) {
+    return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t';
+  });
+}
+
 std::string system_error() { return std::strerror(errno); }
 
 // Reads exactly `bytes` from `offset`.
@@ -90,9 +97,10 @@ Header read_header(int descriptor, int64_t* data) {
   uint64_t bytes = 0;
   for (int64_t i = kLengthBytes; i-- > 0;) bytes = bytes << 8 | length[i];
   if (bytes > static_cast<uint64_t>(kMaxHeaderBytes)) {
-    throw std::runtime_error("its header would be " + std::to_string(bytes) +
-                             " bytes, more than the " + std::to_string(kMaxHeaderBytes) +
-                             " that are allowed");
+    throw std::runtime_error(
+        "its header would be " + std::to_string(bytes) + " bytes, more than the " +
+        std::to_string(kMaxHeaderBytes) + " that are allowed" +
+        (is_text(length) ? "; it begins like text, not like safetensors" : ""));
   }
   const auto header_bytes = static_cast<int64_t>(bytes);
   if (header_bytes > size - kLengthBytes) {

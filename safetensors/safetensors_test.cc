@@ -215,6 +215,7 @@ TEST(Safetensors, DamagedFilesAreRefusedWithTheReason) {
            {with_length(100'000'001, "{}"), "more than the 100000000 that are allowed"},
            {with_length(std::numeric_limits<uint64_t>::max(), "{}"),
             "18446744073709551615 bytes, more than the 100000000"},
+           {R"({"messages": []})", "it begins like text, not like safetensors"},
            {with_length(2, "[]"), "not an object"},
            {whole.substr(0, whole.size() - 1), "behind its header: 1 are missing"},
            {whole + std::string("\x09\x07\x2f\0", 4), "behind its header: 4 trailing bytes"},

@@ -19,6 +19,7 @@ hash_of() {
   "$@" >"$work/$name.log" 2>&1 || fail "$name: $*"
   hash=$(sed -n 's/^\(\[0\] \)\?parameters \([0-9a-f]*\)$/\2/p' "$work/$name.log")
   [[ $hash =~ ^[0-9a-f]{16}$ ]] || fail "$name: no hash"
+  ! grep "without GPipeOptions::world" "$work/$name.log" || fail "$name warns of the pipeline that makes the result"
 }
 # losses NAME: the validation losses of the run's lines.
 losses() { sed -n 's/.*validation \([0-9.]*\).*/\1/p' "$work/$1.log"; }
