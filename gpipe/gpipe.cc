@@ -57,7 +57,7 @@ std::unique_ptr<Pass> GPipeImpl::prepare(const char* what, const Tensors& inputs
                     ": the model was built on meta, and its parameters have no "
                     "values yet; call materialize() before");
   if (world_.replicas() > 1 && !deferred_batch_norm_) {
-    internal::check_no_running_statistics(layers_);
+    internal::check_no_running_statistics(named_children());
   }
   const bool first = pipeline_->has_first_stage();
   TORCH_CHECK_VALUE(

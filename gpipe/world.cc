@@ -15,10 +15,14 @@ World World::grid(int64_t replicas, int64_t processes) const {
   };
   if (!fits()) {
     throw std::invalid_argument(
-        "grid(" + std::to_string(replicas) + ", " + std::to_string(processes) +
-        ") is for that many replicas of that many processes each, and there are " +
-        text::counted(size_, "process", "processes") +
-        " in all; start as many as the product, or give other numbers");
+        "grid(" + std::to_string(replicas) + ", " + std::to_string(processes) + ") is for " +
+        text::counted(replicas, "replica") + " of " +
+        text::counted(processes, "process", "processes") + " each, and there " +
+        (size_ == 1 ? "is " : "are ") + text::counted(size_, "process", "processes") + " in all; " +
+        (processes_ != nullptr || size_ > 1
+             ? "start as many as the product, or give other numbers"
+             : "no launcher has started several: give one the program and as many processes as the "
+               "product of two numbers from 1 on (docs/guide/32-running-processes.md)"));
   }
   World world = *this;
   world.replicas_ = replicas;

@@ -13,7 +13,7 @@ bool any_rank(const World& world, bool here) {
   if (processes == nullptr) return here;
   return internal::in_call(processes, [&] {
     const std::vector<std::string> all =
-        processes->exchange("whether any rank says so", here ? "1" : "0", /*is_patient=*/false);
+        processes->exchange("any_rank", here ? "1" : "0", /*is_patient=*/false);
     return std::find(all.begin(), all.end(), "1") != all.end();
   });
 }

@@ -29,7 +29,7 @@ std::string from_rank_0(const World& world, const std::function<std::string()>& 
       }
     }
     const std::string made =
-        internal::exchange_long(*processes, "what rank 0 makes", own, /*is_patient=*/true).at(0);
+        internal::exchange_long(*processes, "from_rank_0", own, /*is_patient=*/true).at(0);
     if (made.empty() || made[0] != kMade) {
       if (!error) error = std::make_exception_ptr(std::runtime_error("rank 0: " + made.substr(1)));
       throw internal::FoundByAll{error};

@@ -162,7 +162,9 @@ std::unique_ptr<CheckpointFiles> open_checkpoint(const std::string& path, int64_
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
     if (!folder) {
       const char* const reason = std::strerror(errno);
-      throw_damaged(path, "there is no checkpoint: " + std::string(reason));
+      throw_damaged(path, "there is no checkpoint: " + std::string(reason) +
+                              "; give the path that save_checkpoint was given, or ask "
+                              "has_checkpoint(path) before, if the run may be the first");
     }
     const auto is_there = [&] {
       struct stat opened {

@@ -276,12 +276,13 @@ struct ModelParts {
   }
 
   // Throws unless this is a complete checkpoint, the same for all processes.
-  std::unique_ptr<internal::CheckpointFiles> open(const std::string& path) const {
+  std::unique_ptr<internal::CheckpointFiles> open(const std::string& call,
+                                                  const std::string& path) const {
     check_path(path);
     TORCH_CHECK_VALUE(!path.empty(), "the path of the checkpoint is empty");
     auto files = internal::open_checkpoint(path, rank, size);
     if (processes != nullptr) {
-      processes->agree("the checkpoint",
+      processes->agree(call + ": the checkpoint",
                        internal::metadata_of(files->progress, internal::progress_name()));
     }
     return files;
@@ -293,13 +294,13 @@ struct ModelParts {
   }
 
   Progress load_weights(const std::string& path) const {
-    const std::unique_ptr<internal::CheckpointFiles> files = open(path);
+    const std::unique_ptr<internal::CheckpointFiles> files = open("load_weights", path);
     Progress found = progress_of(files->progress);
     const Named state = state_of(pipe);
     check_model(state, files->model, processes == nullptr);
-    (void)exchange("the checkpoint is good", "");
+    (void)exchange("load_weights: before reading", "");
     read(state, files->model);
-    (void)exchange("the checkpoint is read", "");
+    (void)exchange("load_weights: the end", "");
     return found;
   }
 };
@@ -317,14 +318,15 @@ struct Saving : ModelParts {
 
   void save(const Progress& progress, const std::string& path) const {
     check_path(path);
-    if (processes != nullptr) processes->agree("the path of the checkpoint", path);
+    if (processes != nullptr) processes->agree("save_checkpoint: the path", path);
     TORCH_CHECK_VALUE(progress.step >= 0 && progress.rows >= 0, "a run cannot have made ",
                       progress.step, " steps with ", progress.rows, " rows");
     if (processes != nullptr) {
-      processes->agree("the progress that is saved", std::to_string(progress.step) + " steps, " +
-                                                         std::to_string(progress.rows) + " rows");
-      processes->agree("Progress::settings", progress.settings);
-      processes->agree("Progress::grad_scaler", text_of(progress.grad_scaler));
+      processes->agree(
+          "save_checkpoint: the progress",
+          std::to_string(progress.step) + " steps, " + std::to_string(progress.rows) + " rows");
+      processes->agree("save_checkpoint: Progress::settings", progress.settings);
+      processes->agree("save_checkpoint: Progress::grad_scaler", text_of(progress.grad_scaler));
     }
     const at::Tensor generator =
         (progress.generator.defined() ? progress.generator : generator_state()).contiguous();
@@ -347,7 +349,7 @@ struct Saving : ModelParts {
     std::optional<internal::DraftFolder> folder;
     if (world.rank() == 0) folder.emplace(path, files, internal::is_checkpoint_file);
     const std::string draft =
-        exchange("where the checkpoint is written", folder ? absolute(folder->path()) : "").front();
+        exchange("save_checkpoint: the folder", folder ? absolute(folder->path()) : "").front();
     const std::string model = internal::part_name("model", rank, size);
     const std::string states = internal::part_name("optimizer", states_rank, states_size);
     if (writes_states && !folder && !is_folder(draft)) {
@@ -363,10 +365,10 @@ struct Saving : ModelParts {
       safetensors::write(draft + "/" + states, record.tensors, {{"optimizer", record.text.dump()}});
     }
     const std::vector<std::string> models =
-        exchange("the fingerprints of the model's files",
+        exchange("save_checkpoint: the fingerprints of the model's files",
                  writes_model ? internal::fingerprint_of_file(draft + "/" + model) : "");
     const std::vector<std::string> optimizers =
-        exchange("the fingerprints of the optimizers' files",
+        exchange("save_checkpoint: the fingerprints of the optimizers' files",
                  writes_states ? internal::fingerprint_of_file(draft + "/" + states) : "");
     if (folder) {
       std::map<std::string, std::string> metadata = {{"format", internal::format_name()},
@@ -387,11 +389,11 @@ struct Saving : ModelParts {
                          metadata);
       folder->commit();
     }
-    (void)exchange("the checkpoint is at its place", "");
+    (void)exchange("save_checkpoint: the end", "");
   }
 
   Progress load(const std::string& path) const {
-    const std::unique_ptr<internal::CheckpointFiles> files = open(path);
+    const std::unique_ptr<internal::CheckpointFiles> files = open("load_checkpoint", path);
     Progress found = progress_of(files->progress);
     const Named state = state_of(pipe);
     check_model(state, files->model, processes == nullptr);
@@ -412,7 +414,7 @@ struct Saving : ModelParts {
         keep_local(names, text, kinds);
       }
       internal::check_record(optimizer, names, text, kinds);
-      (void)exchange("the checkpoint is good", "");
+      (void)exchange("load_checkpoint: before reading", "");
       // The optimizer comes before the model: it may still find an error, and changes nothing then.
       internal::restore(optimizer, names, text,
                         [&](const std::string& name) { return files->optimizer.read(name); });
@@ -421,7 +423,7 @@ struct Saving : ModelParts {
     }
     read(state, files->model);
     set_generator_state(found.generator);
-    (void)exchange("the checkpoint is read", "");
+    (void)exchange("load_checkpoint: the end", "");
     return found;
   }
 
@@ -429,7 +431,8 @@ struct Saving : ModelParts {
   void check_groups(json text) const {
     text.erase("states");
     for (json& group : text["groups"]) group.erase("parameters");
-    const std::vector<std::string> all = exchange("the optimizers' groups", text.dump());
+    const std::vector<std::string> all =
+        exchange("save_checkpoint: the optimizers' groups", text.dump());
     for (size_t rank = 1; rank < all.size(); ++rank) {
       TORCH_CHECK_VALUE(all[rank] == all[0], "the optimizers of ranks 0 and ", rank,
                         " have other types, groups or options, and cannot be saved as one: make as "
@@ -446,7 +449,7 @@ struct Saving : ModelParts {
       own += static_cast<int64_t>(group.params().size());
     }
     const std::vector<std::string> counts =
-        exchange("the number of the optimizer's parameters", std::to_string(own));
+        exchange("load_checkpoint: the number of the optimizer's parameters", std::to_string(own));
     int64_t all = 0;
     for (int64_t part = 0; part < states_size; ++part) {
       all += std::stoll(counts[static_cast<size_t>(part)]);

@@ -223,7 +223,9 @@ TEST(Checkpoint, OfAnotherOptimizerIsRefused) {
 }
 
 TEST(Checkpoint, ThatIsNotThereIsRefused) {
-  Refusal().expect<std::runtime_error>(new_path(), "there is no checkpoint: No such file");
+  Refusal().expect<std::runtime_error>(
+      new_path(), "there is no checkpoint: No such file or directory; give the path");
+  Refusal().expect<std::runtime_error>(new_path(), "has_checkpoint(path)");
 }
 
 // The names have characters that would break a line or change a terminal's colors, or bytes that

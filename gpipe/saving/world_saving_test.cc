@@ -441,8 +441,8 @@ TEST(WorldCheckpoint, WhatIsWrongIsRefusedByAllAndChangesNothing) {
   };
   both("Adam");
   both("which is in another process; make it of GPipe::local_parameters()");
-  both("the progress that is saved must be the same on all ranks");
-  both("Progress::settings must be the same on all ranks");
+  both("save_checkpoint: the progress must be the same on all ranks");
+  both("save_checkpoint: Progress::settings must be the same on all ranks");
   both("is of an optimizer of 6 parameters, and those of the processes have 5");
   both("No such file or directory");
   both("in the model");

@@ -119,16 +119,18 @@ void check_replicas(const GPipeOptions& options) {
                     " replicas, so that each has a part of the tree in which groups are added up");
 }
 
-void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
+void check_no_running_statistics(
+    const torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>& layers) {
   for (size_t k = 0; k < layers.size(); ++k) {
-    layers[k]->apply(
-        [k](const std::string& name, torch::nn::Module& module) {
+    layers[k].value()->apply(
+        [&](const std::string& name, torch::nn::Module& module) {
           if (!module.is_training()) return;
           const auto buffers = module.named_buffers(/*recurse=*/false);
           const at::Tensor* const mean = buffers.find("running_mean");
           TORCH_CHECK_VALUE(
-              mean == nullptr || !mean->defined(), "layer ", k,
-              name.empty() ? "" : " (" + text::in_quotes(name) + ")",
+              mean == nullptr || !mean->defined(), "layer ", k, " (",
+              text::in_quotes(layers[k].key()),
+              name.empty() ? ")" : "), module " + text::in_quotes(name) + ",",
               " keeps running statistics, and each replica would have those of its own "
               "rows; give GPipeOptions::deferred_batch_norm(true), use a norm without (LayerNorm, "
               "GroupNorm, or track_running_stats(false)), or call eval() on it");

@@ -25,7 +25,8 @@ void check_options(const GPipeOptions& options);
 void check_replicas(const GPipeOptions& options);
 // Throws c10::ValueError for a norm in training mode that keeps running statistics: each replica
 // would have statistics of its own rows.
-void check_no_running_statistics(const std::vector<std::shared_ptr<torch::nn::Module>>& layers);
+void check_no_running_statistics(
+    const torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>& layers);
 
 void check_balance(const std::vector<int64_t>& balance, size_t layers);
 

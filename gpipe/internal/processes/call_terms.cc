@@ -34,7 +34,9 @@ int64_t rows_of_replica(const std::vector<CallTerms>& terms, size_t begin, size_
     if (terms[rank].rows < 0 || terms[rank].rows == rows) continue;
     throw std::invalid_argument("the mini-batch has " + std::to_string(rows) + " rows on " +
                                 rank_text(first) + ", which has the first stage, and " +
-                                std::to_string(terms[rank].rows) + " on " + rank_text(rank));
+                                std::to_string(terms[rank].rows) + " on " + rank_text(rank) +
+                                ": give both parts of the same mini-batch (data shuffled with the "
+                                "same seed on all ranks, a short last mini-batch on all or none)");
   }
   return rows;
 }

@@ -103,8 +103,10 @@ TEST(RowsOf, RefusesNoneAndOthers) {
   };
   EXPECT_THAT(refusal({terms(8), terms(-1)}, 1),
               HasSubstr("rank 1, which has the first stage, was given no input"));
-  EXPECT_THAT(refusal({terms(8), terms(-1), terms(7)}, 0),
-              HasSubstr("8 rows on rank 0, which has the first stage, and 7 on rank 2"));
+  EXPECT_THAT(
+      refusal({terms(8), terms(-1), terms(7)}, 0),
+      HasSubstr("8 rows on rank 0, which has the first stage, and 7 on rank 2: give both parts "
+                "of the same mini-batch"));
   EXPECT_THAT(refusal({terms(8), terms(-1), terms(8), terms(7)}, 0, 2),
               HasSubstr("8 rows on rank 2, which has the first stage, and 7 on rank 3"));
   EXPECT_THAT(refusal({terms(8), terms(-1), terms(-1), terms(8)}, 0, 2),

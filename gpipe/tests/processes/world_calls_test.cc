@@ -733,7 +733,7 @@ TEST(WorldCalls, PathsOfACheckpointMustBeTheSame) {
     say(save(path + std::string("\0x", 2)));
     say(save(path));
   });
-  EXPECT_THAT(ranks.lines(), Each(AllOf(HasSubstr("the path of the checkpoint"),
+  EXPECT_THAT(ranks.lines(), Each(AllOf(HasSubstr("save_checkpoint: the path must be the same"),
                                         HasSubstr(name + "0"), HasSubstr(name + "1"))));
   EXPECT_THAT(ranks.lines(), Each(HasSubstr("has a NUL byte")));
   EXPECT_THAT(ranks.lines(), Each("saved"));
