@@ -3,7 +3,13 @@
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <unordered_set>
 #include <utility>
+#include <vector>
+
+#include "gpipe/internal/call/unscaling.h"
+#include "gpipe/internal/processes/processes.h"
+#include "gpipe/world.h"
 
 namespace gpipe {
 namespace {
@@ -44,12 +50,34 @@ bool GradScaler::unscale_() {
   return gradients_ == Gradients::kFinite;
 }
 
-bool GradScaler::begin_step() {
+bool GradScaler::unscale_others(const torch::optim::Optimizer* optimizer) {
+  std::unordered_set<const c10::TensorImpl*> of_pipeline;
+  for (const at::Tensor& parameter : pipe_->parameters()) {
+    of_pipeline.insert(parameter.unsafeGetTensorImpl());
+  }
+  std::vector<at::Tensor> others;
+  if (optimizer != nullptr) {
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        if (of_pipeline.count(parameter.unsafeGetTensorImpl()) == 0) others.push_back(parameter);
+      }
+    }
+  }
+  const World& world = pipe_->world();
+  return internal::in_call(world.processes().get(), [&] {
+    return internal::unscale_gradients(others, state_.scale, world, "GradScaler::step");
+  });
+}
+
+bool GradScaler::begin_step(const torch::optim::Optimizer* optimizer) {
   if (!options_.enabled()) return true;
   TORCH_CHECK_VALUE(!has_stepped_,
                     "GradScaler::step was called a second time before update(): call update() "
                     "after each step()");
   if (gradients_ == Gradients::kScaled) (void)unscale_();
+  if (gradients_ == Gradients::kFinite && !unscale_others(optimizer)) {
+    gradients_ = Gradients::kNotFinite;
+  }
   has_stepped_ = true;
   return gradients_ != Gradients::kNotFinite;
 }

@@ -3,8 +3,10 @@
 #define GPIPE_GRAD_SCALER_H_
 
 #include <torch/arg.h>
+#include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpipe/gpipe.h"
 
@@ -64,9 +66,15 @@ class GradScaler {
   // Calls optimizer.step(), of any optimizer (torch::optim::Optimizer, ZeroOptimizer), unless a
   // gradient is not finite. Returns whether it did. Throws c10::ValueError the second time before
   // update(). Where the optimizer throws, the factor stays, and the next step may begin.
+  //
+  // A torch::optim::Optimizer may have parameters that the pipeline lacks, such as one of the loss
+  // function: their gradients are divided and checked here, also behind unscale_(), which does not
+  // know them.
   template <typename Optimizer>
   bool step(Optimizer& optimizer) {
-    const bool takes_it = begin_step();
+    const torch::optim::Optimizer* known = nullptr;
+    if constexpr (std::is_base_of_v<torch::optim::Optimizer, Optimizer>) known = &optimizer;
+    const bool takes_it = begin_step(known);
     try {
       if (takes_it) optimizer.step();
     } catch (...) {
@@ -90,7 +98,10 @@ class GradScaler {
   // What the gradients of this step are known to be.
   enum class Gradients { kScaled, kFinite, kNotFinite };
 
-  bool begin_step();
+  // `optimizer`: null if it is of another type.
+  bool begin_step(const torch::optim::Optimizer* optimizer);
+  // unscale_() for the optimizer's parameters that the pipeline lacks.
+  bool unscale_others(const torch::optim::Optimizer* optimizer);
   void begin_anew();
 
   GPipe pipe_;

@@ -164,6 +164,33 @@ TEST(GradScaler, AnOptimizerThatThrowsLeavesTheFactorAndTheNextStepIsDivided) {
   EXPECT_EQ(scaler.scale(), 4);
 }
 
+// The loss function has a parameter of its own, in the same optimizer.
+TEST(GradScaler, DividesAndChecksWhatTheOptimizerHasBesideThePipeline) {
+  for (const bool unscales_before : {false, true}) {
+    GPipe pipe = pipeline();
+    const at::Tensor own = torch::ones({2}).requires_grad_();
+    std::vector<at::Tensor> parameters = pipe->parameters();
+    parameters.push_back(own);
+    torch::optim::SGD optimizer(parameters, /*lr=*/1);
+    GradScaler scaler(pipe, GradScalerOptions().init_scale(4));
+    set_gradients(pipe, 1);
+    own.mutable_grad() = torch::ones({2});
+    if (unscales_before) (void)scaler.unscale_();
+    EXPECT_TRUE(scaler.step(optimizer));
+    scaler.update();
+    EXPECT_THAT(own, EqualsBitwise(torch::full({2}, 0.75)));
+    EXPECT_THAT(pipe->parameters().front().grad(), EqualsBitwise(torch::full({4, 3}, 0.25)));
+
+    set_gradients(pipe, 1);
+    own.mutable_grad() = torch::full({2}, kInfinity);
+    if (unscales_before) (void)scaler.unscale_();
+    EXPECT_FALSE(scaler.step(optimizer));
+    scaler.update();
+    EXPECT_THAT(own, EqualsBitwise(torch::full({2}, 0.75)));
+    EXPECT_EQ(scaler.scale(), 2);
+  }
+}
+
 TEST(GradScaler, SaysThatNoFactorHelps) {
   GPipe pipe = pipeline();
   GradScaler scaler(pipe, GradScalerOptions().init_scale(1e-38));

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/functional/linear.h>
 #include <torch/nn/init.h>
+#include <torch/serialize/input-archive.h>
 
 #include <cmath>
 #include <cstddef>
@@ -124,7 +125,7 @@ void AdaptableLinearImpl::reset() {
   for (const internal::LowRankAdapter& adapter : adapters_) shapes.push_back(adapter->shape());
   adapters_.clear();
   register_adapters(shapes);
-  if (unmerged_.defined()) unmerged_ = unmerged_.clone();
+  merged_version_ = version();  // a clone gets its values later, which counts as no write
 }
 
 void AdaptableLinearImpl::pretty_print(std::ostream& stream) const {
@@ -133,12 +134,14 @@ void AdaptableLinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor AdaptableLinearImpl::forward(const at::Tensor& input) {
-  TORCH_CHECK_VALUE(!is_merged() || !is_training(), "the adapters of '",
-                    adapters_.front()->shape().name,
-                    "' are merged into the weight, where they would get no gradient; call "
-                    "unmerge_lora before training, or eval()");
+  if (is_merged()) {
+    check_merged(input);
+    // The layer may have been moved or converted since.
+    return torch::nn::functional::linear(input, merged_.to(weight.device(), weight.scalar_type()),
+                                         bias);
+  }
   const at::Tensor result = torch::nn::functional::linear(input, weight, bias);
-  if (adapters_.empty() || is_merged()) return result;
+  if (adapters_.empty()) return result;
   std::vector<at::Tensor> parts;
   int64_t done = 0;
   for (const internal::LowRankAdapter& adapter : adapters_) {
@@ -152,6 +155,42 @@ at::Tensor AdaptableLinearImpl::forward(const at::Tensor& input) {
   }
   if (done < options.out_features()) parts.push_back(result.slice(-1, done));
   return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
+}
+
+void AdaptableLinearImpl::check_merged(const at::Tensor& input) const {
+  const std::string& name = adapters_.front()->shape().name;
+  bool trains = weight.requires_grad();
+  for (const internal::LowRankAdapter& adapter : adapters_) {
+    for (const at::Tensor& parameter : adapter->parameters()) trains |= parameter.requires_grad();
+  }
+  const bool records =
+      at::GradMode::is_enabled() &&
+      (input.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
+  TORCH_CHECK_VALUE(!is_training() && !(trains && records), "the adapters of '", name,
+                    "' are merged into the weight, where they would get no gradient; call "
+                    "unmerge_lora before training, or eval() and torch::NoGradGuard");
+  TORCH_CHECK_VALUE(version() == merged_version_, "the weight or the adapters of '", name,
+                    "' have changed since merge_lora, as by load_weights or an optimizer; call "
+                    "unmerge_lora, and merge_lora again");
+}
+
+int64_t AdaptableLinearImpl::version() const {
+  int64_t sum = 0;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.is_inference()) sum += static_cast<int64_t>(tensor._version());
+  };
+  add(weight);
+  for (const internal::LowRankAdapter& adapter : adapters_) {
+    for (const at::Tensor& parameter : adapter->parameters()) add(parameter);
+  }
+  return sum;
+}
+
+void AdaptableLinearImpl::load(torch::serialize::InputArchive& archive) {
+  TORCH_CHECK_VALUE(!is_merged(), "the adapters of '", adapters_.front()->shape().name,
+                    "' are merged, and would stay those from before; call unmerge_lora before "
+                    "torch::load");
+  torch::nn::Module::load(archive);
 }
 
 void AdaptableLinearImpl::register_adapters(const std::vector<internal::AdapterShape>& shapes) {
@@ -170,8 +209,10 @@ void AdaptableLinearImpl::add_adapters(std::vector<internal::AdapterShape> shape
 }
 
 void AdaptableLinearImpl::merge_and_remove_adapters() {
-  merge();
-  unmerged_ = at::Tensor();
+  {
+    const torch::NoGradGuard no_grad;
+    for (const internal::LowRankAdapter& adapter : adapters_) adapter->merge_into(weight);
+  }
   remove_adapters();
 }
 
@@ -187,16 +228,10 @@ void AdaptableLinearImpl::remove_adapters() {
 void AdaptableLinearImpl::merge() {
   if (adapters_.empty() || is_merged()) return;
   const torch::NoGradGuard no_grad;
-  const at::Tensor before = weight.detach().clone();
-  for (const internal::LowRankAdapter& adapter : adapters_) adapter->merge_into(weight);
-  unmerged_ = before;
-}
-
-void AdaptableLinearImpl::unmerge() {
-  if (!is_merged()) return;
-  const torch::NoGradGuard no_grad;
-  weight.copy_(unmerged_);
-  unmerged_ = at::Tensor();
+  at::Tensor sum = weight.detach().clone();
+  for (const internal::LowRankAdapter& adapter : adapters_) adapter->merge_into(sum);
+  merged_ = sum;
+  merged_version_ = version();
 }
 
 }  // namespace gpipe::models

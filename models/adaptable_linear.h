@@ -97,12 +97,14 @@ class AdaptableLinearImpl : public torch::nn::Cloneable<AdaptableLinearImpl> {
   void merge_and_remove_adapters();
   const std::vector<internal::LowRankAdapter>& adapters() const { return adapters_; }
 
-  // Writes the adapters into the weight, and keeps a copy of the former weight. Does nothing if
-  // they are merged already.
+  // Keeps a copy of the weight with the adapters in it, with which forward() computes until
+  // unmerge(). `weight` stays as it is, so whatever saves, loads or hashes the parameters has the
+  // same ones. Does nothing if they are merged already.
   void merge();
-  // Restores the weight's bits from before merge().
-  void unmerge();
-  bool is_merged() const { return unmerged_.defined(); }
+  void unmerge() { merged_ = at::Tensor(); }
+  bool is_merged() const { return merged_.defined(); }
+  // Throws c10::ValueError while the adapters are merged.
+  void load(torch::serialize::InputArchive& archive) override;
 
   torch::nn::LinearOptions options;
   at::Tensor weight, bias;  // (out, in), (out)
@@ -111,7 +113,13 @@ class AdaptableLinearImpl : public torch::nn::Cloneable<AdaptableLinearImpl> {
   void register_adapters(const std::vector<internal::AdapterShape>& shapes);
 
   std::vector<internal::LowRankAdapter> adapters_;
-  at::Tensor unmerged_;  // the weight without adapters, while it has them
+  // Throws c10::ValueError where a merged layer would compute, or train, another model.
+  void check_merged(const at::Tensor& input) const;
+  // Another number once the weight or an adapter has been written to.
+  int64_t version() const;
+
+  at::Tensor merged_;           // the weight with the adapters; undefined unless they are merged
+  int64_t merged_version_ = 0;  // version() when it was made
 };
 TORCH_MODULE(AdaptableLinear);
 

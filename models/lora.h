@@ -64,6 +64,9 @@ struct LoraOptions {
 //
 // A layer that the model has at several places is adapted once, under the first of its names.
 //
+// A clone() of the model trains all but the frozen parameters of AdaptableLinear, as LibTorch's
+// modules do not keep requires_grad: freeze its norms and embeddings again.
+//
 // Throws c10::ValueError for options that do not make an adapter, a name or pattern that matches no
 // layer, one that matches a layer without support for adapters (a torch::nn::Linear, an embedding,
 // the head), and a layer that has adapters already. Nothing is changed then.
@@ -76,9 +79,11 @@ std::vector<std::string> add_lora(const torch::nn::Module& model, const LoraOpti
 std::vector<std::string> add_lora(const torch::nn::Module& model, const TransformerOptions& options,
                                   const LoraOptions& lora);
 
-// merge_lora writes the adapters into the weights, with the bits of peft's merge_and_unload, and
-// keeps copies, from which unmerge_lora restores the weights' bits. In between, the model computes
-// as fast as without adapters, and cannot be trained.
+// merge_lora makes copies of the weights with the adapters in them, with the bits of peft's
+// merge_and_unload. Until unmerge_lora the model computes with these, as fast as without adapters,
+// and cannot be trained: a forward throws c10::ValueError in training, where a gradient would pass
+// a merged layer, and once the weights or adapters have been written to. The parameters stay as
+// they are, so a checkpoint is the one of the model that is not merged.
 void merge_lora(const torch::nn::Module& model);
 void unmerge_lora(const torch::nn::Module& model);
 // Writes the adapters into the weights and removes them, so that save_hugging_face takes the model;

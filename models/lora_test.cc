@@ -8,6 +8,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/serialize.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -160,8 +162,9 @@ TEST(Lora, ComputesTheFormulas) {
       expect_close(layer->forward(x), want);
       layer->eval();
       merge_lora(*model);
-      expect_close(layer->weight, weight);
       expect_close(layer->forward(x), want);
+      merge_and_unload_lora(*model);
+      expect_close(layer->weight, weight);
     }
   }
 }
@@ -195,14 +198,12 @@ TEST(Lora, UnmergedIsTheBaseBitForBit) {
         adapted(options, LoraOptions({"all-linear"}).rank(2).dora(type == at::kFloat), type);
     EXPECT_EQ(model->named_parameters()["block0_mlp.up.lora.A"].scalar_type(), at::kFloat);
     model->eval();
-    const std::string up = "block0_mlp.up.weight";
-    const at::Tensor up_before = model->named_parameters()[up].clone();
     std::vector<at::Tensor> before;
     for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.clone());
     const at::Tensor ids = random_ids(options), want = model->forward(ids);
     merge_lora(*model);
-    merge_lora(*model);  // changes nothing
-    EXPECT_FALSE(at::equal(model->named_parameters()[up], up_before));
+    merge_lora(*model);                                       // changes nothing
+    EXPECT_THAT(model->parameters(), EqualsBitwise(before));  // what a checkpoint has
     EXPECT_LE((model->forward(ids) - want).abs().max().item<double>(),
               type == at::kFloat ? 1e-5 : 0.1);
     model->train();
@@ -228,6 +229,46 @@ TEST(Lora, MergedItIsAPlainModelThatCanBeSaved) {
   torch::nn::Sequential back = transformer(options);
   load_hugging_face(folder, options, *back);
   EXPECT_THAT(back->forward(ids), EqualsBitwise(merged));
+}
+
+TEST(Lora, AMergedModelRefusesWhatWouldBeAnotherModel) {
+  const TransformerOptions options = small(TransformerKind::kLlama);
+  torch::nn::Sequential model = adapted(options, LoraOptions({"q_proj", "down_proj"}).dora(true));
+  model->eval();
+  merge_lora(*model);
+  const at::Tensor ids = random_ids(options), want = model->forward(ids);
+  const auto clone = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_THAT(clone->forward(ids), EqualsBitwise(want));
+  }
+  at::Tensor norm =
+      model->named_parameters()["block0_attention.norm.weight"].set_requires_grad(true);
+  EXPECT_THAT(error_of([&] { model->forward(ids); }), HasSubstr("would get no gradient"));
+  norm.set_requires_grad(false);
+  EXPECT_THAT(model->forward(ids), EqualsBitwise(want));
+
+  std::stringstream file;
+  torch::save(model, file);
+  EXPECT_THAT(error_of([&] { torch::load(model, file); }), HasSubstr("before torch::load"));
+  {
+    const torch::NoGradGuard no_grad;
+    model->named_parameters()["block0_mlp.down.weight"] *= 2;
+  }
+  EXPECT_THAT(error_of([&] { model->forward(ids); }), HasSubstr("have changed since merge_lora"));
+  unmerge_lora(*model);
+  merge_lora(*model);
+  EXPECT_FALSE(at::equal(model->forward(ids), want));
+}
+
+TEST(Lora, AMergedModelMayBeConverted) {
+  const TransformerOptions options = small(TransformerKind::kLlama);
+  torch::nn::Sequential model = adapted(options, LoraOptions({"q_proj"}));
+  model->eval();
+  const at::Tensor ids = random_ids(options), want = model->forward(ids);
+  merge_lora(*model);
+  model->to(at::kDouble);
+  EXPECT_TRUE(at::allclose(model->forward(ids), want.to(at::kDouble), 1e-4, 1e-5));
 }
 
 TEST(Lora, ACloneHasAdaptersOfItsOwn) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstddef>
+#include <unordered_set>
 
 namespace gpipe::internal {
 
@@ -31,9 +32,15 @@ void check_for_kernels(
     void (*check_kernel)(const at::Tensor& parameter)) {
   size_t next = 0;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::unordered_set<const c10::TensorImpl*> seen;
     for (const at::Tensor& parameter : group.params()) {
       const size_t number = next++;
       if (!parameter.grad().defined()) continue;
+      // One call of a kernel would update it twice, of the same step and the same first values.
+      TORCH_CHECK_VALUE(seen.insert(parameter.unsafeGetTensorImpl()).second, "gpipe::", name,
+                        ": parameter ", number,
+                        " is in its group a second time; give the optimizer each parameter once, "
+                        "as GPipe::parameters() and GPipe::local_parameters() list them");
       TORCH_CHECK_VALUE(
           !parameter.grad().is_sparse(), "gpipe::", name, ": the gradient of parameter ", number,
           " is sparse, which it does not take; use an optimizer of torch::optim for it");

@@ -284,5 +284,16 @@ TEST(Fused, RefusesWhatTheKernelsDoNotTakeBeforeAnythingChanges) {
   }
 }
 
+TEST(Fused, RefusesAParameterThatIsInAGroupTwice) {
+  const at::Tensor twice = torch::ones({2}).requires_grad_();
+  twice.mutable_grad() = torch::ones({2});
+  for (const Pair& pair : pairs()) {
+    const auto optimizer = pair.fused({twice, twice});
+    EXPECT_THAT([&] { optimizer->step(); },
+                ThrowsMessage<c10::ValueError>(HasSubstr("parameter 1 is in its group a second")));
+    EXPECT_THAT(twice, EqualsBitwise(torch::ones({2})));
+  }
+}
+
 }  // namespace
 }  // namespace gpipe
