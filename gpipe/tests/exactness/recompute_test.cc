@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
@@ -762,9 +763,17 @@ TEST(Recompute, BeginsWithWhatItsForwardSawAlsoAfterAForwardThatFailed) {
 // A layer changes its buffer in a call that the pipeline does not run, between a forward and its
 // backward. The outputs do not depend on the buffer, but the gradients do.
 TEST(Recompute, BeginsWithWhatItsForwardSawWhoeverHasRunTheLayersSince) {
-  for (const bool by_pipeline : {true, false}) {
+  struct Case {
+    bool by_pipeline;
+    Checkpoint mode;
+    int64_t chunks;
+  };
+  for (const Case& now : {Case{true, Checkpoint::kAlways, 1}, Case{false, Checkpoint::kAlways, 1},
+                          Case{true, Checkpoint::kExceptLast, 2},
+                          Case{false, Checkpoint::kExceptLast, 2}}) {
     for (const int64_t size : {1, 4000}) {
-      SCOPED_TRACE((by_pipeline ? "another pipeline, " : "by hand, ") + std::to_string(size));
+      SCOPED_TRACE((now.by_pipeline ? "another pipeline, " : "by hand, ") + std::to_string(size) +
+                   ", chunks: " + std::to_string(now.chunks));
       bool halves = false;
       const auto make = [&] {
         testing::manual_seed(5);
@@ -780,15 +789,17 @@ TEST(Recompute, BeginsWithWhatItsForwardSawWhoeverHasRunTheLayersSince) {
       };
       nn::Sequential plain = make();
       nn::Sequential model = make();
-      GPipe pipe(model, cpu_options({2, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+      GPipe pipe(model, cpu_options({2, 1}).chunks(now.chunks).checkpoint(now.mode));
       GPipe other(model, cpu_options({1, 2}).chunks(1));
       const Tensor x = torch::randn({4, kWidth});
       for (int call = 0; call < 3; ++call) {
-        const Tensor expected = plain->forward(x);
+        std::vector<Tensor> outputs;
+        for (const Tensor& each : x.chunk(now.chunks)) outputs.push_back(plain->forward(each));
+        const Tensor expected = torch::cat(outputs);
         const Tensor output = pipe->forward(x);
         halves = true;
         (void)plain->forward(x);
-        if (by_pipeline) {
+        if (now.by_pipeline) {
           (void)other->evaluate({x}, {x}, square_loss);
         } else {
           (void)model->forward(x);
@@ -839,13 +850,17 @@ TEST(Recompute, ACounterNamedAsANormsCountsAsAnyBuffer) {
 
 // Tensors that an ordinary copy_() refuses to write to.
 TEST(Recompute, PutsBackBuffersThatOnlyTheirLayerMayWrite) {
-  for (const bool expanded : {true, false}) {
-    SCOPED_TRACE(expanded ? "expanded" : "of inference mode");
+  enum class Kind : uint8_t { kExpanded, kExpandedView, kOfInferenceMode };
+  for (const Kind kind : {Kind::kExpanded, Kind::kExpandedView, Kind::kOfInferenceMode}) {
+    SCOPED_TRACE(static_cast<int>(kind));
     const auto make = [&] {
       testing::manual_seed(5);
-      const auto count = [expanded](WriterImpl& self, const Tensor&) {
-        if (expanded) {
+      const Tensor base = torch::ones({1});
+      const auto count = [kind, base](WriterImpl& self, const Tensor&) {
+        if (kind == Kind::kExpanded) {
           self.own[0].set_data((self.own[0].select(0, 0) + 1).expand({kWidth}));
+        } else if (kind == Kind::kExpandedView) {
+          Tensor(base).add_(1);
         } else {
           const c10::InferenceMode mode;
           self.own[0].add_(1);
@@ -854,8 +869,8 @@ TEST(Recompute, PutsBackBuffersThatOnlyTheirLayerMayWrite) {
       const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
         return x.detach() + (x - x.detach()) * self.own[0][0].item<float>();
       };
-      Tensor buffer = torch::ones({1}).expand({kWidth});
-      if (!expanded) {
+      Tensor buffer = base.expand({kWidth});
+      if (kind == Kind::kOfInferenceMode) {
         const c10::InferenceMode mode;
         buffer = torch::ones({kWidth});
       }
@@ -915,6 +930,32 @@ TEST(Recompute, ThatFailsNamesABufferThatItCannotPutBack) {
               ThrowsMessage<std::runtime_error>(
                   AllOf(HasSubstr("no memory"), HasSubstr("had changed the buffer '0.inner.b0'"),
                         HasSubstr("former value is not known"))));
+}
+
+// The buffers are put back when the first half is done.
+TEST(Recompute, NamesABufferThatTheWeightsHalfNeedsAsTheRecomputeLeftIt) {
+  for (const bool is_split : {false, true}) {
+    GPipe pipe(
+        nn::Sequential(Writer(
+                           std::vector<Tensor>{torch::ones({1})},
+                           [](WriterImpl& self, const Tensor&) { self.own[0].mul_(0.9); },
+                           [](WriterImpl& self, const Tensor& x) { return x / self.own[0]; }),
+                       nn::Tanh()),
+        cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    const Tensor x = torch::randn({6, kWidth});
+    const auto step = [&] {
+      (void)pipe->step({x}, {x}, square_loss,
+                       StepOptions().schedule(schedule_by_name(is_split ? "zb-h1" : "1f1b")));
+    };
+    if (is_split) {
+      EXPECT_THAT(step, ThrowsMessage<c10::Error>(AllOf(
+                            HasSubstr("modified by an inplace operation"),
+                            HasSubstr("in the weights' half of a split backward"),
+                            HasSubstr("'0.inner.b0'"), HasSubstr("Checkpoint::kNever"))));
+    } else {
+      EXPECT_NO_THROW(step());
+    }
+  }
 }
 
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
