@@ -341,9 +341,9 @@ TEST(LayerBuffersTest, ABufferOfAnotherFormThatHasMemoryInCommonIsNamed) {
   (void)stage.forward(grow);
   const Stage::Kept kept = stage.forward(grow);
   (void)stage.forward(grow);
-  EXPECT_THAT(
-      error_of([&] { stage.recompute(kept, grow); }),
-      AllOf(HasSubstr("the buffer '0.buffer' (layer 0) has changed its form"), HasSubstr("kNever")));
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, grow); }),
+              AllOf(HasSubstr("the buffer '0.buffer' (layer 0) has changed its form"),
+                    HasSubstr("kNever")));
   EXPECT_EQ(stage.holder->buffer.size(0), 4);
 }
 

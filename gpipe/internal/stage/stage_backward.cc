@@ -41,8 +41,8 @@ bool any_defined(const std::vector<Packet>& gradients) {
   return false;
 }
 
-// Throws LibTorch's error for a tensor that was changed since a graph has saved it, and says that it
-// may be a buffer that a recompute has put back. Throws all other errors as they are.
+// Throws LibTorch's error for a tensor that was changed since a graph has saved it, and says that
+// it may be a buffer that a recompute has put back. Throws all other errors as they are.
 [[noreturn]] void rethrow_put_back(const Layer& layer, const std::string& when) {
   try {
     throw;
@@ -289,8 +289,8 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
     result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
                                  backward, running_layer_);
   } catch (...) {
-    const bool is_late = task.part == BackwardPart::kWeights &&
-                         run.plan.checkpoints[index_] != Checkpoint::kNever;
+    const bool is_late =
+        task.part == BackwardPart::kWeights && run.plan.checkpoints[index_] != Checkpoint::kNever;
     if (!runs_layer() || !(is_late || is_recomputed_early)) throw;
     rethrow_put_back(layers_[running_layer_], is_late ? "in the weights' half of a split backward"
                                                       : "after an early recompute");
