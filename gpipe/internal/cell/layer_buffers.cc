@@ -66,22 +66,43 @@ size_t owners_of(const at::Tensor& tensor) {
   return tensor.use_count() + (tensor.has_storage() ? tensor.storage().use_count() : 0);
 }
 
-void put(const at::Tensor& buffer, const at::Tensor& value) {
+// The elements of `tensor` that an expanded tensor, such as `buffer`, has memory for.
+at::Tensor without_repeats(at::Tensor tensor, const at::Tensor& buffer) {
+  if (buffer.layout() != c10::kStrided) return tensor;
+  for (int64_t k = 0; k < buffer.dim(); ++k) {
+    if (buffer.stride(k) == 0 && buffer.size(k) > 1) tensor = tensor.narrow(k, 0, 1);
+  }
+  return tensor;
+}
+
+// Whether the value can be written to the memory that the buffer has.
+bool fits(const at::Tensor& buffer, const at::Tensor& value) {
+  if (!have_same_form(buffer, value)) return false;
+  if (at::has_internal_overlap(buffer) != at::MemOverlap::Yes) return true;
+  return at::equal(without_repeats(value, buffer).expand_as(value), value);
+}
+
+// Sets the buffer to the value. The memory stays the same where others may have it, too. Throws
+// c10::Error where that cannot be; `name` is called then, and only then.
+template <typename Name>
+void put(const at::Tensor& buffer, const at::Tensor& value, const Name& name) {
   const c10::NoGradGuard no_grad;
   // A tensor that was made in inference mode may be written to only there.
   std::optional<c10::InferenceMode> inference;
   if (buffer.is_inference() && !c10::InferenceMode::is_enabled()) inference.emplace();
-  if (have_same_form(buffer, value)) {
-    if (is_plain_on_cpu(buffer) && have_same_bits(buffer, value)) return;
-    // An expanded tensor cannot be written to.
-    if (at::has_internal_overlap(buffer) == at::MemOverlap::Yes) {
-      buffer.set_data(copy_of(value));
-    } else {
-      buffer.copy_(value);
-    }
-  } else {
-    buffer.set_data(copy_of(value));
+  if (have_same_form(buffer, value) && is_plain_on_cpu(buffer) && have_same_bits(buffer, value)) {
+    return;
   }
+  if (fits(buffer, value)) {
+    without_repeats(buffer, buffer).copy_(without_repeats(value, buffer));
+    return;
+  }
+  TORCH_CHECK(!buffer.has_storage() || buffer.storage().use_count() == 1, name(),
+              " has changed its form (shape, type or strides) since, and shares its memory with "
+              "another tensor, so that it cannot be set to its former value for a recompute "
+              "without losing the other one",
+              kHint);
+  buffer.set_data(copy_of(value));
 }
 
 }  // namespace
@@ -371,7 +392,7 @@ void LayerBuffers::begin_recompute(const std::vector<Layer>& layers,
   }
   for (auto& [entry, value] : puts) {
     entry->found = std::exchange(entry->start, value);
-    put(entry->buffer, value);
+    put(entry->buffer, value, [entry = entry, &layers] { return name_of(*entry, layers); });
   }
   for (Entry& entry : entries_) {
     entry.mark = mark_of(entry.buffer);
@@ -411,8 +432,10 @@ void LayerBuffers::fail_recompute(Entry& entry, const std::vector<Layer>& layers
 }
 
 void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) {
-  const Entry* twice = nullptr;
   lost_.clear();
+  // No recompute has begun in this run. What was left is what know() has yet to compare with.
+  if (begins_) return;
+  const Entry* twice = nullptr;
   for (Entry& entry : entries_) {
     if (std::exchange(entry.is_open, false)) fail_recompute(entry, layers);
     entry.start = at::Tensor();
@@ -422,7 +445,7 @@ void LayerBuffers::end_recompute(const std::vector<Layer>& layers, bool failed) 
     if (!entry.found.defined()) continue;
     const at::Tensor found = std::exchange(entry.found, at::Tensor());
     try {
-      put(entry.buffer, found);
+      put(entry.buffer, found, [&] { return name_of(entry, layers); });
     } catch (...) {  // an earlier error tells more
       if (!failed) throw;
     }

@@ -25,6 +25,7 @@
 namespace gpipe::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSmall = 4;
@@ -289,6 +290,61 @@ TEST(LayerBuffersTest, WhatChangesBetweenRunsIsPutBackAroundARecompute) {
     stage.buffers.begin_run();
     stage.recompute(later, [&](at::Tensor&) { EXPECT_EQ(stage.value(), 5); });
   }
+}
+
+// The backward of a micro-batch that has its graph may come first. It recomputes nothing.
+TEST(LayerBuffersTest, ABackwardWithoutARecomputeHidesNoChangeBetweenRuns) {
+  for (const int64_t elements : {kSmall, kLarge}) {
+    Stage stage(elements);
+    stage.buffers.begin_run();
+    const Stage::Kept kept = stage.forward(read);
+    {
+      const c10::NoGradGuard no_grad;
+      stage.holder->buffer.fill_(5);
+    }
+    stage.buffers.begin_run();
+    PutBuffersBack(stage.buffers, stage.layers).finish();
+    stage.recompute(kept, [&](at::Tensor&) { EXPECT_EQ(stage.value(), 0) << elements; });
+    EXPECT_EQ(stage.value(), 5) << elements;
+  }
+}
+
+// The layer writes to the buffer through another tensor.
+TEST(LayerBuffersTest, AnExpandedBufferKeepsTheMemoryThatItHasInCommon) {
+  Stage stage(kSmall);
+  const at::Tensor base = at::zeros({1}).to(testing::device());
+  const at::Tensor alias = stage.holder->register_buffer("alias", base.expand({2, kSmall}));
+  const auto value = [&] { return testing::on_host(alias)[1][1].item<double>(); };
+  const auto count_base = [&](at::Tensor&) { at::Tensor(base).add_(1); };
+  stage.buffers.begin_run();
+  (void)stage.forward(count_base);
+  const Stage::Kept second = stage.forward(count_base);
+  const Stage::Kept third = stage.forward(count_base);
+  for (const auto& [kept, want] : {std::pair(third, 2.0), std::pair(second, 1.0)}) {
+    stage.recompute(kept, [&, want = want](at::Tensor& buffer) {
+      EXPECT_EQ(value(), want);
+      count_base(buffer);
+      EXPECT_EQ(value(), want + 1);
+    });
+    EXPECT_EQ(value(), 3);
+    EXPECT_EQ(testing::on_host(base)[0].item<double>(), 3);
+  }
+}
+
+TEST(LayerBuffersTest, ABufferOfAnotherFormThatHasMemoryInCommonIsNamed) {
+  Stage stage(1);
+  const at::Tensor base = at::zeros({8}).to(testing::device());
+  const auto grow = [&](at::Tensor& buffer) {
+    buffer.set_data(base.narrow(0, 0, buffer.size(0) + 1));
+  };
+  stage.buffers.begin_run();
+  (void)stage.forward(grow);
+  const Stage::Kept kept = stage.forward(grow);
+  (void)stage.forward(grow);
+  EXPECT_THAT(error_of([&] { stage.recompute(kept, grow); }),
+              AllOf(HasSubstr("the buffer '0.buffer' (layer 0) has changed its form"),
+                    HasSubstr("kNever")));
+  EXPECT_EQ(stage.holder->buffer.size(0), 4);
 }
 
 TEST(LayerBuffersTest, AnExpandedBufferIsPutBack) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,30 @@ bool any_defined(const std::vector<Packet>& gradients) {
     }
   }
   return false;
+}
+
+// Throws LibTorch's error for a tensor that was changed since a graph has saved it, and says that
+// it may be a buffer that a recompute has put back. Throws all other errors as they are.
+[[noreturn]] void rethrow_put_back(const Layer& layer, const std::string& when) {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    std::string names;
+    for (const auto& item : layer.module.ptr()->named_buffers()) {
+      names += (names.empty() ? "" : ", ") + text::in_quotes(layer.name + "." + item.key());
+    }
+    const std::string what = error.what_without_backtrace();
+    if (names.empty() || typeid(error) != typeid(c10::Error) ||
+        what.find("modified by an inplace operation") == std::string::npos) {
+      throw;
+    }
+    c10::Error longer(error);  // the user may keep the error itself
+    longer.add_context("the graph needs a buffer of this layer (" + names +
+                       ") as the recompute has left it, " + when +
+                       ", but the recompute has put it back; use a schedule with whole backwards, "
+                       "such as 1f1b, or Checkpoint::kNever for this partition");
+    throw c10::Error(std::move(longer));
+  }
 }
 
 }  // namespace
@@ -248,6 +274,7 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
   GroupScope groups(run.plan, index_, micro_batch, task.part, task.group_sums);
   Backward backward(*this, run, micro_batch, task);
   PutBuffersBack put_back(buffers_, layers_);
+  const bool is_recomputed_early = cell.recompute && cell.recompute->done;
   if (task.part != BackwardPart::kWeights) {
     backward.take(*task.leaf_sums);
     if (cell.seed.defined()) gradients = packet_of(cell.seed);
@@ -257,8 +284,17 @@ std::vector<Packet> Stage::backward(const RunContext& run, int64_t micro_batch,
       cell.graph = recompute(run, micro_batch, *cell.recompute);
     }
   }
-  std::vector<Packet> result = cell.graph.backward(std::move(gradients), std::move(backward.roots),
-                                                   task.part, backward, running_layer_);
+  std::vector<Packet> result;
+  try {
+    result = cell.graph.backward(std::move(gradients), std::move(backward.roots), task.part,
+                                 backward, running_layer_);
+  } catch (...) {
+    const bool is_late =
+        task.part == BackwardPart::kWeights && run.plan.checkpoints[index_] != Checkpoint::kNever;
+    if (!runs_layer() || !(is_late || is_recomputed_early)) throw;
+    rethrow_put_back(layers_[running_layer_], is_late ? "in the weights' half of a split backward"
+                                                      : "after an early recompute");
+  }
   put_back.finish();
   groups.check_first_half();
   backward.hand_over_requested();

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/schedule/named_schedule.h"
 #include "gpipe/testing/autocast_scope.h"
 #include "gpipe/testing/bitwise.h"
 #include "gpipe/testing/cpu_options.h"
@@ -839,13 +840,17 @@ TEST(Recompute, ACounterNamedAsANormsCountsAsAnyBuffer) {
 
 // Tensors that an ordinary copy_() refuses to write to.
 TEST(Recompute, PutsBackBuffersThatOnlyTheirLayerMayWrite) {
-  for (const bool expanded : {true, false}) {
-    SCOPED_TRACE(expanded ? "expanded" : "of inference mode");
+  enum class Kind : uint8_t { kExpanded, kExpandedView, kOfInferenceMode };
+  for (const Kind kind : {Kind::kExpanded, Kind::kExpandedView, Kind::kOfInferenceMode}) {
+    SCOPED_TRACE(static_cast<int>(kind));
     const auto make = [&] {
       testing::manual_seed(5);
-      const auto count = [expanded](WriterImpl& self, const Tensor&) {
-        if (expanded) {
+      const Tensor base = torch::ones({1});
+      const auto count = [kind, base](WriterImpl& self, const Tensor&) {
+        if (kind == Kind::kExpanded) {
           self.own[0].set_data((self.own[0].select(0, 0) + 1).expand({kWidth}));
+        } else if (kind == Kind::kExpandedView) {
+          Tensor(base).add_(1);
         } else {
           const c10::InferenceMode mode;
           self.own[0].add_(1);
@@ -854,8 +859,8 @@ TEST(Recompute, PutsBackBuffersThatOnlyTheirLayerMayWrite) {
       const auto scale_gradients = [](WriterImpl& self, const Tensor& x) {
         return x.detach() + (x - x.detach()) * self.own[0][0].item<float>();
       };
-      Tensor buffer = torch::ones({1}).expand({kWidth});
-      if (!expanded) {
+      Tensor buffer = base.expand({kWidth});
+      if (kind == Kind::kOfInferenceMode) {
         const c10::InferenceMode mode;
         buffer = torch::ones({kWidth});
       }
@@ -915,6 +920,32 @@ TEST(Recompute, ThatFailsNamesABufferThatItCannotPutBack) {
               ThrowsMessage<std::runtime_error>(
                   AllOf(HasSubstr("no memory"), HasSubstr("had changed the buffer '0.inner.b0'"),
                         HasSubstr("former value is not known"))));
+}
+
+// The buffers are put back when the first half is done.
+TEST(Recompute, NamesABufferThatTheWeightsHalfNeedsAsTheRecomputeLeftIt) {
+  for (const bool is_split : {false, true}) {
+    GPipe pipe(
+        nn::Sequential(Writer(
+                           std::vector<Tensor>{torch::ones({1})},
+                           [](WriterImpl& self, const Tensor&) { self.own[0].mul_(0.9); },
+                           [](WriterImpl& self, const Tensor& x) { return x / self.own[0]; }),
+                       nn::Tanh()),
+        cpu_options({1, 1}).chunks(3).checkpoint(Checkpoint::kAlways));
+    const Tensor x = torch::randn({6, kWidth});
+    const auto step = [&] {
+      (void)pipe->step({x}, {x}, square_loss,
+                       StepOptions().schedule(schedule_by_name(is_split ? "zb-h1" : "1f1b")));
+    };
+    if (is_split) {
+      EXPECT_THAT(step, ThrowsMessage<c10::Error>(AllOf(
+                            HasSubstr("modified by an inplace operation"),
+                            HasSubstr("in the weights' half of a split backward"),
+                            HasSubstr("'0.inner.b0'"), HasSubstr("Checkpoint::kNever"))));
+    } else {
+      EXPECT_NO_THROW(step());
+    }
+  }
 }
 
 TEST(Recompute, NamesAWrittenBufferThatTwoStagesHave) {
