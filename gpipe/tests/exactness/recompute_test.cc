@@ -763,9 +763,17 @@ TEST(Recompute, BeginsWithWhatItsForwardSawAlsoAfterAForwardThatFailed) {
 // A layer changes its buffer in a call that the pipeline does not run, between a forward and its
 // backward. The outputs do not depend on the buffer, but the gradients do.
 TEST(Recompute, BeginsWithWhatItsForwardSawWhoeverHasRunTheLayersSince) {
-  for (const bool by_pipeline : {true, false}) {
+  struct Case {
+    bool by_pipeline;
+    Checkpoint mode;
+    int64_t chunks;
+  };
+  for (const Case& now :
+       {Case{true, Checkpoint::kAlways, 1}, Case{false, Checkpoint::kAlways, 1},
+        Case{true, Checkpoint::kExceptLast, 2}, Case{false, Checkpoint::kExceptLast, 2}}) {
     for (const int64_t size : {1, 4000}) {
-      SCOPED_TRACE((by_pipeline ? "another pipeline, " : "by hand, ") + std::to_string(size));
+      SCOPED_TRACE((now.by_pipeline ? "another pipeline, " : "by hand, ") + std::to_string(size) +
+                   ", chunks: " + std::to_string(now.chunks));
       bool halves = false;
       const auto make = [&] {
         testing::manual_seed(5);
@@ -781,21 +789,23 @@ TEST(Recompute, BeginsWithWhatItsForwardSawWhoeverHasRunTheLayersSince) {
       };
       nn::Sequential plain = make();
       nn::Sequential model = make();
-      GPipe pipe(model, cpu_options({2, 1}).chunks(1).checkpoint(Checkpoint::kAlways));
+      GPipe pipe(model, cpu_options({2, 1}).chunks(now.chunks).checkpoint(now.mode));
       GPipe other(model, cpu_options({1, 2}).chunks(1));
       const Tensor x = torch::randn({4, kWidth});
       for (int call = 0; call < 3; ++call) {
-        const Tensor expected = plain->forward(x);
+        std::vector<Tensor> outputs;
+        for (const Tensor& each : x.chunk(now.chunks)) outputs.push_back(plain->forward(each));
         const Tensor output = pipe->forward(x);
         halves = true;
         (void)plain->forward(x);
-        if (by_pipeline) {
+        if (now.by_pipeline) {
           (void)other->evaluate({x}, {x}, square_loss);
         } else {
           (void)model->forward(x);
         }
         halves = false;
-        expected.sum().backward();
+        // As the pipeline does, the last micro-batch first.
+        for (size_t k = outputs.size(); k-- > 0;) outputs[k].sum().backward();
         output.sum().backward();
         EXPECT_THAT(pipe->buffers()[0], EqualsBitwise(plain->buffers()[0])) << call;
       }
@@ -938,10 +948,10 @@ TEST(Recompute, NamesABufferThatTheWeightsHalfNeedsAsTheRecomputeLeftIt) {
                        StepOptions().schedule(schedule_by_name(is_split ? "zb-h1" : "1f1b")));
     };
     if (is_split) {
-      EXPECT_THAT(step, ThrowsMessage<c10::Error>(AllOf(
-                            HasSubstr("modified by an inplace operation"),
-                            HasSubstr("in the weights' half of a split backward"),
-                            HasSubstr("'0.inner.b0'"), HasSubstr("Checkpoint::kNever"))));
+      EXPECT_THAT(step, ThrowsMessage<c10::Error>(
+                            AllOf(HasSubstr("modified by an inplace operation"),
+                                  HasSubstr("in the weights' half of a split backward"),
+                                  HasSubstr("'0.inner.b0'"), HasSubstr("Checkpoint::kNever"))));
     } else {
       EXPECT_NO_THROW(step());
     }
