@@ -289,8 +289,8 @@ bool RunningStatisticsScope::takes_update(const at::Tensor& running_mean,
 
 void RunningStatisticsScope::lend(c10::IValue& running) {
   const at::Tensor tensor = tensor_of(running);
-  // Norms that no layer has registered are not tracked. After any update, the tensor may be an alias
-  // of what was updated; a copy that was not needed costs little.
+  // Norms that no layer has registered are not tracked. After any update, the tensor may be an
+  // alias of what was updated; a copy that was not needed costs little.
   if (!tensor.defined() || (updated_.empty() && !tracked_.trains(tensor))) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor copy = tensor.detach().clone();
