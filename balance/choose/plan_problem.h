@@ -1,6 +1,6 @@
-// PlanProblem: what search_plan() chooses from, and on which machine. Needs no LibTorch. Internal
-// to
-// //balance; balance/choose/plan.h is for users.
+// PlanProblem: what search_plan() chooses from, and on which machine. Needs no LibTorch.
+//
+// Internal to //balance; balance/choose/plan.h is for users.
 #ifndef BALANCE_CHOOSE_PLAN_PROBLEM_H_
 #define BALANCE_CHOOSE_PLAN_PROBLEM_H_
 
