@@ -265,6 +265,11 @@ class Claims {
         planned[device] += profile_.layers[layer].parameters;
       }
     }
+    if (std::accumulate(traced.begin(), traced.end(), int64_t{0}) <
+        std::accumulate(planned.begin(), planned.end(), int64_t{0})) {
+      not_checked("balance", "the trace has fewer bytes of parameters than the profile");
+      return;
+    }
     for (size_t d = 0; d < traced.size(); ++d) {
       if (traced[d] >= planned[d]) continue;
       problem("balance", "the memory plan's trace has " + std::to_string(traced[d]) +
