@@ -2,19 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
+#include "absl/strings/str_join.h"
 #include "balance/choose/profiled_schedule.h"
-#include "balance/cut/partition.h"
 #include "gpipe/placement.h"
 
 namespace gpipe::balance {
 namespace {
-
-std::string text_of(const std::vector<int64_t>& values) {
-  std::string text;
-  for (const int64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-  return text;
-}
 
 bool same_placement(const Schedule& a, const Schedule& b) {
   return a.stages() == b.stages() && a.placement() == b.placement();
@@ -42,17 +37,6 @@ bool with_micro_batches(const PlanProblem& problem, const std::vector<FoundPlan>
 
 }  // namespace
 
-std::vector<int64_t> even_cut(const PlanProblem& problem, const PlanSetting& setting,
-                              bool recompute) {
-  std::vector<double> costs;
-  for (const LayerProfile& layer : problem.cuts[setting.cut].profile.layers) {
-    costs.push_back(layer.backward + layer.forward * (recompute ? 2 : 1));
-  }
-  PartitionOptions options;
-  options.keep_together = problem.machine.keep_together;
-  return partition(costs, setting.schedule.stages(), options);
-}
-
 std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const Pieces& pieces,
                                                const std::vector<FoundPlan>& found,
                                                const PlanCandidate& best,
@@ -72,11 +56,11 @@ std::vector<PlanAlternative> plan_alternatives(const PlanProblem& problem, const
   }
   const std::vector<int64_t> even = even_cut(problem, setting, false);
   if (equal != best.balance && pieces.allow(equal)) {
-    result.push_back({"balance", "as many layers in each: " + text_of(equal),
+    result.push_back({"balance", "as many layers in each: " + absl::StrJoin(equal, ","),
                       predict(setting, equal, best.checkpoints)});
   }
   if (even != best.balance && even != equal) {
-    result.push_back({"balance", "the same time in each: " + text_of(even),
+    result.push_back({"balance", "the same time in each: " + absl::StrJoin(even, ","),
                       predict(setting, even, best.checkpoints)});
   }
   for (size_t cut = 0; cut < problem.cuts.size(); ++cut) {

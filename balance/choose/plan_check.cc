@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "balance/choose/plan_derivation.h"
 #include "balance/choose/profiled_schedule.h"
 #include "balance/costs/profile_checks.h"
@@ -22,12 +22,6 @@ namespace {
 
 // The relative difference of two sums of the same numbers is below this.
 constexpr double kRounding = 1e-9;
-
-std::string text(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
 
 std::vector<int64_t> live_of_trace(const MemoryTrace& trace, size_t devices) {
   std::vector<int64_t> now(devices), most(devices);
@@ -82,8 +76,8 @@ class Claims {
     for (size_t m = 0; m < sizes_.size(); ++m) {
       const double size = static_cast<double>(rows[m]) / static_cast<double>(rows.front());
       if (std::abs(size - sizes_[m]) <= kRounding) continue;
-      problem("rows, chunks", cut + text(size) + " of the first one's rows, micro-batch " +
-                                  std::to_string(m) + " was given " + text(sizes_[m]));
+      problem("rows, chunks", cut + absl::StrCat(size) + " of the first one's rows, micro-batch " +
+                                  std::to_string(m) + " was given " + absl::StrCat(sizes_[m]));
     }
   }
 
@@ -134,16 +128,17 @@ class Claims {
       problem("schedule", "it deadlocks");
     } else if (differs(proof_.step, plan_.step)) {
       problem("step", "with this balance, checkpoints and schedule a step takes " +
-                          text(proof_.step) + " s, the plan says " + text(plan_.step));
+                          absl::StrCat(proof_.step) + " s, the plan says " +
+                          absl::StrCat(plan_.step));
     }
     if (plan_.step < proof_.lower_bound * (1 - kRounding)) {
-      problem("step",
-              text(plan_.step) + " s is below the lower bound of " + text(proof_.lower_bound));
+      problem("step", absl::StrCat(plan_.step) + " s is below the lower bound of " +
+                          absl::StrCat(proof_.lower_bound));
     }
     if (plan_.lower_bound > proof_.lower_bound * (1 + kRounding)) {
-      problem("lower_bound", "it is " + text(proof_.lower_bound) +
+      problem("lower_bound", "it is " + absl::StrCat(proof_.lower_bound) +
                                  " s for these micro-batches, the plan says " +
-                                 text(plan_.lower_bound) + " for any");
+                                 absl::StrCat(plan_.lower_bound) + " for any");
     }
     not_checked("lower_bound", "that no other number of micro-batches has a smaller one");
   }

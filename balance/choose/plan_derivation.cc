@@ -4,23 +4,17 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "balance/costs/profile_checks.h"
 #include "gpipe/checkpoint.h"
 #include "gpipe/schedule/action.h"
 
 namespace gpipe::balance {
 namespace {
-
-std::string text(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
 
 // A stage as this derivation sees it: sums over its layers, counted by hand.
 struct Stage {
@@ -49,7 +43,7 @@ class Derivation {
     }
     for (const double size : sizes) {
       if (std::isfinite(size) && size > 0) continue;
-      throw std::invalid_argument("check_plan: a micro-batch of " + text(size) +
+      throw std::invalid_argument("check_plan: a micro-batch of " + absl::StrCat(size) +
                                   " of the profile's rows: give a finite number above 0");
     }
     check_profile(profile, "check_plan: the profile's ");

@@ -12,6 +12,7 @@
 #include "balance/choose/fitting_cut.h"
 #include "balance/choose/order_search.h"
 #include "balance/choose/plan_alternatives.h"
+#include "balance/choose/plan_setting.h"
 #include "balance/choose/profiled_schedule.h"
 #include "balance/cut/move_cuts.h"
 #include "balance/cut/pieces.h"

@@ -33,8 +33,8 @@ class TrackedStatistics {
   // Null if `tensor` is not a counter.
   const Counter* counter(const at::Tensor& tensor) const;
 
-  // Whether a module that was in training mode at the start of the run has the tensor, so that the
-  // run may update it.
+  // Whether a module that was in training mode at the start of the run has the tensor, or another
+  // one over its memory, so that the run may update it.
   bool trains(const at::Tensor& tensor) const;
 
   // Whether modules of several stages have the tensor, or another tensor with its memory.
